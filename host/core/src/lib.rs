@@ -1,0 +1,31 @@
+//! The words and the decisions of outboxd.
+//!
+//! A **message** is a row of the outbox. A relay **claims** a due message for one **attempt** under a **lease**, a plugin
+//! answers with an **outcome**, [`decide`] turns the outcome into a **transition**, and the store **settles** it.
+//!
+//! Nothing here does I/O, waits, reads a clock or draws a random number: what a decision needs of those comes in as an
+//! argument. So every case can be tested, and a simulation can replay one.
+
+mod backoff;
+mod claim;
+mod decide;
+mod health;
+mod limits;
+mod message;
+mod outcome;
+mod policy;
+mod text;
+mod topic;
+mod transition;
+
+pub use backoff::{Backoff, Jitter};
+pub use claim::{Attempt, AttemptRecord, Claim, Held, Lane, LeaseId, LeaseStatus, Settlement};
+pub use decide::{admit, decide};
+pub use health::{Admission, Health};
+pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, PAYLOAD_BYTES_MAX_DEFAULT};
+pub use message::{Message, MessageId, Payload};
+pub use outcome::{Blame, Outcome, Reason};
+pub use policy::RetryPolicy;
+pub use text::safe_text;
+pub use topic::TopicPattern;
+pub use transition::{State, Transition};

@@ -1,0 +1,74 @@
+use std::fmt;
+use std::time::Duration;
+
+use crate::Reason;
+
+/// What a message's row says it is. `held` waits for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    Pending,
+    Processing,
+    Held,
+    Delivered,
+    Dead,
+}
+
+impl State {
+    pub const ALL: [State; 5] = [State::Pending, State::Processing, State::Held, State::Delivered, State::Dead];
+
+    /// The word that stands in the table.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Processing => "processing",
+            State::Held => "held",
+            State::Delivered => "delivered",
+            State::Dead => "dead",
+        }
+    }
+
+    /// The state of that name, or nothing.
+    pub fn parse(text: &str) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the message's row becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transition {
+    Delivered,
+    /// Due again after `after`; the attempt is spent.
+    Pending { after: Duration, reason: Reason, error: String },
+    /// Due again after `after`, the attempt given back; the error stays readable. Goes out by `release`.
+    Released { after: Duration, reason: Reason, error: String },
+    /// A dead letter. A cancel too: reason `cancelled`.
+    Dead { reason: Reason, error: String },
+}
+
+impl Transition {
+    /// The word for it in history and metrics.
+    pub fn result(&self) -> &'static str {
+        match self {
+            Transition::Delivered => "delivered",
+            Transition::Pending { .. } => "retry",
+            Transition::Released { .. } => "released",
+            Transition::Dead { .. } => "dead",
+        }
+    }
+
+    /// Reason and error, where it did not deliver.
+    pub fn cause(&self) -> Option<(Reason, &str)> {
+        match self {
+            Transition::Delivered => None,
+            Transition::Pending { reason, error, .. }
+            | Transition::Released { reason, error, .. }
+            | Transition::Dead { reason, error } => Some((*reason, error)),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The seam between the relay and what delivers: plugins implement it, tests fake it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outboxd_core::{Admission, Claim, Outcome, RetryPolicy};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// One attempt: whatever goes wrong is an outcome, not an error.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    /// Handles one attempt. Ends soon after `call.stop` is cancelled and never long after `call.deadline`.
+    async fn handle(&self, claim: &Claim, call: CallControl) -> Handled;
+}
+
+/// What bounds one call.
+#[derive(Clone, Debug)]
+pub struct CallControl {
+    /// When the call must be over. The handler may have an earlier deadline of its own.
+    pub deadline: Instant,
+    /// Cancelled when the lease is lost or the relay leaves: the outcome will not be used, or is `interrupted`.
+    pub stop: CancellationToken,
+}
+
+/// What an attempt came to, and what its record keeps.
+#[derive(Clone, Debug)]
+pub struct Handled {
+    pub outcome: Outcome,
+    /// The digest of the version that ran.
+    pub digest: Option<Arc<str>>,
+    pub http_status: Option<u16>,
+    pub response_excerpt: Option<String>,
+}
+
+impl Handled {
+    /// An outcome about which nothing else is known.
+    pub fn new(outcome: Outcome) -> Self {
+        Handled { outcome, digest: None, http_status: None, response_excerpt: None }
+    }
+}
+
+/// Which handler serves which topic just now. A reload changes the answers; attempts under way keep what they were given.
+pub trait Handlers: Send + Sync {
+    /// The route of `topic`, or nothing: its messages then wait, unrouted.
+    fn route(&self, topic: &str) -> Option<Route>;
+
+    /// How many plugins share the relay's slots.
+    fn plugins(&self) -> usize;
+}
+
+/// Where a topic's messages go.
+#[derive(Clone)]
+pub struct Route {
+    /// Topics of one plugin share its slots.
+    pub plugin: Arc<str>,
+    pub handler: Arc<dyn Handler>,
+    pub policy: Arc<RetryPolicy>,
+    /// How many calls of the plugin may run at once.
+    pub concurrency: usize,
+    /// Whether its messages may be claimed just now.
+    pub admission: Admission,
+}

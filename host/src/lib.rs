@@ -1,0 +1,3 @@
+//! outboxd: a transactional-outbox relay whose delivery logic is a sandboxed WebAssembly component.
+
+pub mod handler;

@@ -1,0 +1,142 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outboxd_core::{MessageId, Reason, State};
+use serde::Serialize;
+
+use crate::StoreError;
+
+/// What people ask of the outbox: look, redrive, purge, pause.
+#[async_trait]
+pub trait OutboxAdmin: Send + Sync {
+    /// The messages that match, newest first; `after` continues behind the last row of the page before.
+    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError>;
+
+    /// One message with payload, headers and history, or nothing.
+    async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError>;
+
+    /// Every topic that has a message or is paused, by name.
+    async fn stats(&self) -> Result<Vec<TopicStats>, StoreError>;
+
+    /// Sends at most `limit` dead letters round again, oldest death first: attempts and lapses start anew, the id stays.
+    /// The first is due now and each further one `spacing` later. Answers how many; live messages are never touched.
+    async fn redrive(&self, selection: &Selection, limit: u32, spacing: Duration) -> Result<u64, StoreError>;
+
+    /// Makes live messages dead with reason `discarded`. A message that is being processed loses its lease. Answers how many.
+    async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+
+    /// Makes pending messages due now. Answers how many.
+    async fn retry_now(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+
+    /// Deletes at most `limit` finished messages of `state` that finished more than `older_than` ago. Answers how many.
+    async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError>;
+
+    /// Stops the claiming of `topic` in the whole fleet until it is resumed. Answers whether that changed anything.
+    async fn pause(&self, topic: &str) -> Result<Changed, StoreError>;
+
+    /// Ends a pause. Answers whether that changed anything.
+    async fn resume(&self, topic: &str) -> Result<Changed, StoreError>;
+
+    /// Answers when the database does.
+    async fn ping(&self) -> Result<(), StoreError>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    Yes,
+    No,
+}
+
+/// The two states that a purge may delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    Delivered,
+    Dead,
+}
+
+/// Which messages to list. Empty fields match everything.
+#[derive(Clone, Debug, Default)]
+pub struct MessageFilter {
+    pub state: Option<State>,
+    pub topic: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// Which dead letters to redrive.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    Ids(Vec<MessageId>),
+    /// Both empty: all of them.
+    Matching { topic: Option<String>, reason: Option<Reason> },
+}
+
+/// A message without its payload. Times are milliseconds since the epoch; ages and waits are on the database's clock.
+#[derive(Clone, Debug, Serialize)]
+pub struct MessageSummary {
+    pub id: String,
+    pub topic: String,
+    pub key: Option<String>,
+    pub state: String,
+    pub attempts: u32,
+    pub lapses: u32,
+    pub reason: Option<String>,
+    pub last_error: Option<String>,
+    pub created_at_ms: i64,
+    /// When it is due, or when its lease ends.
+    pub available_at_ms: i64,
+    pub expires_at_ms: Option<i64>,
+    pub delivered_at_ms: Option<i64>,
+    pub dead_at_ms: Option<i64>,
+}
+
+/// The whole story of one message.
+#[derive(Clone, Debug, Serialize)]
+pub struct MessageDetail {
+    #[serde(flatten)]
+    pub summary: MessageSummary,
+    pub dedup_key: Option<String>,
+    pub headers: serde_json::Value,
+    /// As text; bytes that are no UTF-8 are replaced. Nothing where it is larger than 64 KiB.
+    pub payload: Option<String>,
+    pub payload_bytes: u64,
+    pub history: Vec<HistoryEntry>,
+}
+
+/// One attempt, as the row's `history` keeps it.
+#[derive(Clone, Debug, Serialize, serde::Deserialize)]
+pub struct HistoryEntry {
+    /// When it was settled: milliseconds since the epoch, on the database's clock.
+    pub at_ms: i64,
+    pub attempt: u32,
+    /// How long the attempt took. Milliseconds.
+    pub took_ms: u64,
+    /// `delivered`, `retry`, `released` or `dead`.
+    pub result: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_status: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+/// The numbers of one topic.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TopicStats {
+    pub topic: String,
+    pub pending: u64,
+    pub processing: u64,
+    pub held: u64,
+    pub delivered: u64,
+    pub dead: u64,
+    /// How long the oldest due message has been waiting. Milliseconds.
+    pub oldest_due_ms: Option<u64>,
+    /// A person paused it.
+    pub paused: bool,
+    /// The error of the message that failed last and is still live or dead.
+    pub last_error: Option<String>,
+}

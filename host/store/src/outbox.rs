@@ -1,0 +1,53 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
+
+use crate::StoreError;
+
+/// A topic that has something due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueTopic {
+    pub topic: String,
+    /// How long its oldest due message has been waiting, on the database's clock.
+    pub oldest_due: Duration,
+}
+
+/// What a relay asks of the outbox. Each method is one statement of its own: no transaction is ever left open, and no
+/// future of these (but [`OutboxStore::wait_for_work`]) may be dropped half-way.
+#[async_trait]
+pub trait OutboxStore: Send + Sync {
+    /// The topics that have a due message and are not paused, oldest due first. Costs an index probe a topic, not a row.
+    async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError>;
+
+    /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none.
+    ///
+    /// Counts the attempt, and a lapse where the message was still `processing`. The lease ends `lease` after the
+    /// database's now.
+    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError>;
+
+    /// Extends leases by `lease` from the database's now; answers in the order of `held`.
+    /// `Lost` means another relay may already hold the message: stop work and do not settle.
+    async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError>;
+
+    /// Writes each transition whose lease is still held, all in one statement; the others change nothing and are `Lost`.
+    /// Answers in the order of `settlements`. Takes every transition but `Released`.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
+
+    /// Gives messages back, attempts unspent, lapses as they were, due again after the transition's delay.
+    /// Answers in the order of `released`. Takes `Released` only.
+    async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
+
+    /// Returns when something may be due, or after `at_most`, and says which. Early returns are harmless.
+    ///
+    /// May be dropped: it waits on a signal that the listener's own task raises, never on the database itself. A signal
+    /// raised while nobody waits is kept for the next wait.
+    async fn wait_for_work(&self, at_most: Duration) -> Wake;
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    Notify,
+    Poll,
+}

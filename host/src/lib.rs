@@ -1,3 +1,4 @@
 //! outboxd: a transactional-outbox relay whose delivery logic is a sandboxed WebAssembly component.
 
 pub mod handler;
+pub mod toml_reader;

@@ -41,7 +41,8 @@ impl Loader {
         let (hint, mut hints) = mpsc::channel(1);
         let watcher = if mode == Watch::Auto { watcher(&self.dir, hint.clone()) } else { None };
         let period = if watcher.is_some() { PERIOD } else { PERIOD_WITHOUT_EVENTS };
-        let mut again = Again::No;
+        // Once the watcher listens: a change before that would be missed.
+        let mut again = self.scan().await;
         loop {
             let wait = if again == Again::Soon { SOON } else { period };
             tokio::select! {

@@ -283,10 +283,8 @@ fn cause(error: &(dyn std::error::Error + 'static)) -> EgressError {
         if let Some(ours) = error.downcast_ref::<EgressError>() {
             return ours.clone();
         }
-        if let Some(hyper) = error.downcast_ref::<hyper::Error>() {
-            if hyper.is_parse_too_large() {
-                return EgressError::Protocol("the head of the answer is too large".into());
-            }
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
+            return EgressError::Protocol("the head of the answer is too large".into());
         }
         last = error.to_string();
         next = error.source();

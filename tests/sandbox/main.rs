@@ -8,3 +8,6 @@ mod outcomes;
 mod reload;
 /// Everything a guest may try, one text each in `tests/guests/wat`.
 mod hostile;
+/// What leaves a plugin, and what comes back.
+mod egress;
+mod server;

@@ -11,3 +11,7 @@ mod hostile;
 /// What leaves a plugin, and what comes back.
 mod egress;
 mod server;
+/// Signing and placeholders.
+mod secrets;
+/// Addresses inside, in every form, against canaries.
+mod ssrf;

@@ -137,7 +137,10 @@ pub(crate) fn watch_logs() -> Logs {
     let watch = || {
         let logs = Logs::default();
         let writer = logs.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
         tracing::subscriber::set_global_default(subscriber).expect("no other subscriber in this process");
         logs
     };

@@ -26,7 +26,13 @@ async fn a_secret_reaches_the_host_it_is_bound_to_and_shows_nowhere_else() {
     let tell = r#"
         (call $write (call $stderr) (i32.load (i32.const 144)) (i32.load (i32.const 148)) (i32.const 256))
         (call $cancel (i32.load (i32.const 144)) (i32.load (i32.const 148)))"#;
-    let guest = sends_with("POST", &url, &[("authorization", "Bearer {{secret:API_KEY}}"), ("x-two", "{{secret:API_KEY}}/{{secret:API_KEY}}")], "", tell);
+    let guest = sends_with(
+        "POST",
+        &url,
+        &[("authorization", "Bearer {{secret:API_KEY}}"), ("x-two", "{{secret:API_KEY}}/{{secret:API_KEY}}")],
+        "",
+        tell,
+    );
     let stderr = r#"
         (import "wasi:cli/stderr@0.2.12" "get-stderr" (func $stderr (result i32)))
         (import "wasi:io/streams@0.2.12" "[method]output-stream.blocking-write-and-flush" (func $write (param i32 i32 i32 i32)))"#;
@@ -88,7 +94,10 @@ async fn a_secret_with_a_line_break_fits_in_no_header() {
     let secrets = [("API_KEY".to_string(), "canary-line\r\nx-evil: 1".to_string())].into_iter().collect();
     let options = SandboxOptions { secrets, resolver: Arc::new(Names::default()), ..options() };
     let manifest = format!("[grants]\nhosts = [\"{0}\"]\n[grants.secrets]\nAPI_KEY = [\"{0}\"]", server.url());
-    let plugin = load_with(options, &sends_with("POST", &server.url(), &[("x", "{{secret:API_KEY}}")], "", TELL), &manifest).await.unwrap();
+    let plugin =
+        load_with(options, &sends_with("POST", &server.url(), &[("x", "{{secret:API_KEY}}")], "", TELL), &manifest)
+            .await
+            .unwrap();
 
     let handled = call(&plugin, "{}").await;
 

@@ -44,7 +44,9 @@ async fn no_form_of_an_inner_address_sends_a_single_packet() {
     let me = std::env::current_exe().unwrap();
     let ips = "for ip in 10.0.0.1/8 172.16.0.1/12 192.168.0.1/16 169.254.169.254/16 100.64.0.1/10 198.18.0.1/15 fd00:ec2::254/64 \
         2001:db8::1/64 64:ff9b::7f00:1/96 2002:7f00:1::1/48; do ip addr add $ip dev lo; done";
-    let script = format!("ip link set lo up && {ips}; exec \"$0\" --exact ssrf::no_form_of_an_inner_address_sends_a_single_packet --nocapture");
+    let script = format!(
+        "ip link set lo up && {ips}; exec \"$0\" --exact ssrf::no_form_of_an_inner_address_sends_a_single_packet --nocapture"
+    );
     let run = Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).env(INSIDE, "1").output();
     let output = match run {
         Ok(output) => output,

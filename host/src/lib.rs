@@ -3,6 +3,7 @@
 //! In layers, from the seam upwards; `ARCHITECTURE.md` follows one message through them.
 
 pub mod handler;
+pub mod toml_reader;
 
 mod dispatcher;
 mod lanes;
@@ -12,3 +13,4 @@ mod settler;
 
 pub mod purger;
 pub mod relay;
+pub mod shutdown;

@@ -1,1 +1,4 @@
-//! p
+//! What the test targets share: components to run and targets to deliver to.
+
+pub mod guests;
+pub mod receiver;

@@ -1,1 +1,3 @@
 //! p
+
+pub mod postgres;

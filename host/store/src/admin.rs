@@ -13,7 +13,12 @@ pub(crate) const PAYLOAD_SHOWN_BYTES_MAX: i64 = 64 << 10;
 #[async_trait]
 pub trait OutboxAdmin: Send + Sync {
     /// The messages that match, newest first; `after` continues behind the last row of the page before.
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError>;
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError>;
 
     /// One message with payload, headers and history, or nothing.
     async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError>;
@@ -76,7 +81,10 @@ pub struct MessageFilter {
 pub enum Selection {
     Ids(Vec<MessageId>),
     /// Both empty: all of them.
-    Matching { topic: Option<String>, reason: Option<Reason> },
+    Matching {
+        topic: Option<String>,
+        reason: Option<Reason>,
+    },
 }
 
 /// A message without its payload. Times are milliseconds since the epoch; ages and waits are on the database's clock.

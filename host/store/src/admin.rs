@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::StoreError;
 
+/// [`OutboxAdmin::show`] loads no larger payload. Bytes.
+pub(crate) const PAYLOAD_SHOWN_BYTES_MAX: i64 = 64 << 10;
+
 /// What people ask of the outbox: look, redrive, purge, pause.
 #[async_trait]
 pub trait OutboxAdmin: Send + Sync {
@@ -50,6 +53,12 @@ pub trait OutboxAdmin: Send + Sync {
 pub enum Changed {
     Yes,
     No,
+}
+
+impl Changed {
+    pub(crate) fn from_rows(rows: u64) -> Self {
+        if rows > 0 { Changed::Yes } else { Changed::No }
+    }
 }
 
 /// The two states that a purge may delete.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 pub mod guests;
+pub mod postgres;
 pub mod receiver;
 
 /// Polls `condition` until it holds; answers whether it did within `at_most`.

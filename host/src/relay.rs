@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboxd_core::MAX_LAPSES_DEFAULT;
 use outboxd_store::{DueTopic, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
@@ -31,6 +32,8 @@ pub struct RelayOptions {
     pub lease: Duration,
     /// How long a stop waits for calls under way. Default 25 s.
     pub grace: Duration,
+    /// So many lost leases make a message `crashed`: it probably kills its relays. At least 2. Default 3.
+    pub max_lapses: u32,
 }
 
 impl Default for RelayOptions {
@@ -40,6 +43,7 @@ impl Default for RelayOptions {
             poll_interval: Duration::from_secs(1),
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(25),
+            max_lapses: MAX_LAPSES_DEFAULT,
         }
     }
 }
@@ -151,6 +155,7 @@ impl Relay {
         let (leases, until) = (self.leases.clone(), end.clone());
         chores.spawn(async move { leases.expire_until(until).await });
         let dispatcher = Dispatcher {
+            store: self.store.clone(),
             handlers: self.handlers.clone(),
             slots: self.slots.clone(),
             leases: self.leases.clone(),
@@ -159,6 +164,7 @@ impl Relay {
             settle_grace: self.options.lease,
             running: TaskTracker::new(),
             interrupt: CancellationToken::new(),
+            max_lapses: self.options.max_lapses,
             last_life: Arc::new(Semaphore::new(1)),
         };
         Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, end, chores }
@@ -180,7 +186,7 @@ impl Relay {
             return Ok(Look::Nothing);
         }
         let asked = Instant::now();
-        let claims = self.store.claim(&lanes, self.options.lease).await?;
+        let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;

@@ -2,6 +2,7 @@
 //!
 //! Batches form by themselves: while one statement runs, results gather for the next. When idle, none waits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use outboxd_core::{LeaseStatus, Settlement, Transition};
@@ -66,11 +67,15 @@ impl SettleLoop {
     pub async fn run(mut self) {
         let mut ready = Vec::with_capacity(BATCH_MAX);
         while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
-            let (released, settled) = ready.drain(..).partition::<Vec<Ready>, _>(|ready| {
-                matches!(ready.settlement.transition, Transition::Released { .. })
-            });
-            self.write(Batch::of(settled), Statement::Settle).await;
-            self.write(Batch::of(released), Statement::Release).await;
+            while !ready.is_empty() {
+                let (batch, later) = without_repetition(std::mem::take(&mut ready));
+                let (released, settled) = batch.into_iter().partition::<Vec<Ready>, _>(|ready| {
+                    matches!(ready.settlement.transition, Transition::Released { .. })
+                });
+                self.write(Batch::of(settled), Statement::Settle).await;
+                self.write(Batch::of(released), Statement::Release).await;
+                ready = later;
+            }
         }
     }
 
@@ -90,6 +95,13 @@ impl SettleLoop {
             batch.give_up_what_is_over(Instant::now());
         }
     }
+}
+
+/// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
+/// and a statement answers for each message once.
+fn without_repetition(ready: Vec<Ready>) -> (Vec<Ready>, Vec<Ready>) {
+    let mut seen = HashSet::with_capacity(ready.len());
+    ready.into_iter().partition(|ready| seen.insert(ready.settlement.id))
 }
 
 /// What goes out in one statement, and beside each result its terms.

@@ -169,10 +169,10 @@ impl OutboxStore for FaultyStore {
         self.answer(answer, topics).await
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         self.link.in_claim.store(true, Ordering::Relaxed);
         let answer = self.travel().await?;
-        let claims = self.inner.claim(lanes, lease).await?;
+        let claims = self.inner.claim(lanes, lease, lapses_max).await?;
         for lane in lanes {
             let count = claims.iter().filter(|claim| claim.message.topic == lane.topic).count();
             assert!(count <= lane.slots as usize, "{count} claims in a lane of {}", lane.slots);

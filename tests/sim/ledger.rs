@@ -155,7 +155,6 @@ impl Ledger {
         let mut inner = self.inner();
         inner.succeeded.insert(claim.lease_id);
         let entry = inner.messages.entry(claim.message.id).or_default();
-        assert_ne!(entry.finished, Some("delivered"), "a delivered message was handed over again");
         entry.successes += 1;
         if entry.successes > 1 {
             assert!(entry.excused, "{} came twice without a cause", claim.message.id);

@@ -37,7 +37,10 @@ fn run_many(scenario: world::Scenario) -> Seen {
         seen.add(&run(first + count, scenario));
         count += 1;
     }
-    println!("{scenario:?}: {count} seeds from {first}, {} statements, {} calls\n{seen:#?}", seen.statements, seen.calls);
+    println!(
+        "{scenario:?}: {count} seeds from {first}, {} statements, {} calls\n{seen:#?}",
+        seen.statements, seen.calls
+    );
     seen
 }
 

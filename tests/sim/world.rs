@@ -109,6 +109,7 @@ impl World {
             poll_interval: Duration::from_millis(300),
             lease: LEASE,
             grace: Duration::from_secs(1),
+            max_lapses: if self.scenario == Scenario::Poison { 3 } else { 1000 },
         };
         let jitter = Arc::new(move || Jitter::new(dice.draw(|rng| rng.f64())));
         let relay = Relay::new(Arc::new(store), handlers, jitter, options);

@@ -143,7 +143,10 @@ mod tests {
         assert_eq!(refusal(NewMessage::raw("a", "1").header("h", "\0")), r#"the header "h" contains a NUL"#);
         assert!(refusal(NewMessage::raw("a", "{")).starts_with("the payload is not JSON: EOF"));
         assert!(refusal(NewMessage::raw("a", "1 2")).starts_with("the payload is not JSON: trailing"));
-        assert!(refusal(NewMessage::raw("a", "12345678901234567")).starts_with("the payload has 17 bytes, more than the 16"));
+        assert!(
+            refusal(NewMessage::raw("a", "12345678901234567"))
+                .starts_with("the payload has 17 bytes, more than the 16")
+        );
         assert!(NewMessage::raw("a", r#"{"b":1,"b":2}"#).check(16).is_ok());
     }
 }

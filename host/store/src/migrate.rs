@@ -63,9 +63,10 @@ pub(crate) fn print(names: &Names, versions: &str, record: &str, migrations: &[M
     for migration in migrations {
         let record = names.write_into(record);
         let record = record.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
-        let values = ["1", "2"].iter().zip([migration.version, migration.works_with]).fold(record, |record, (bind, value)| {
-            record.replace(&format!("${bind}"), &value.to_string()).replace(&format!("?{bind}"), &value.to_string())
-        });
+        let values =
+            ["1", "2"].iter().zip([migration.version, migration.works_with]).fold(record, |record, (bind, value)| {
+                record.replace(&format!("${bind}"), &value.to_string()).replace(&format!("?{bind}"), &value.to_string())
+            });
         // Writing into a String cannot fail.
         let _ = write!(text, "\n{}\n{values};\n", names.write_into(migration.text));
     }

@@ -3,7 +3,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use outboxd_core::{
-    Attempt, Claim, ERROR_BYTES_MAX, Held, LeaseId, LeaseStatus, Message, MessageId, Payload, Settlement, Transition, safe_text,
+    Attempt, Claim, ERROR_BYTES_MAX, Held, LeaseId, LeaseStatus, Message, MessageId, Payload, Settlement, Transition,
+    safe_text,
 };
 use serde::Serialize;
 use sqlx::FromRow;
@@ -88,7 +89,10 @@ pub(crate) struct IdRow {
 }
 
 /// For each asked lease whether its row came back.
-pub(crate) fn statuses(asked: impl Iterator<Item = MessageId>, rows: Vec<IdRow>) -> Result<Vec<LeaseStatus>, StoreError> {
+pub(crate) fn statuses(
+    asked: impl Iterator<Item = MessageId>,
+    rows: Vec<IdRow>,
+) -> Result<Vec<LeaseStatus>, StoreError> {
     let mut found: HashMap<Uuid, ()> = HashMap::with_capacity(rows.len());
     for row in rows {
         found.insert(uuid(&row.id)?, ());

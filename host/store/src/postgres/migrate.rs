@@ -56,7 +56,8 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
 /// Whether the bookkeeping table is there: asking it when it is not would end the transaction.
 async fn exists(connection: &mut PgConnection, names: &Names) -> Result<bool, StoreError> {
     let versions = names.write_into("{versions}").to_string();
-    let found: (bool,) = sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(connection).await?;
+    let found: (bool,) =
+        sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(connection).await?;
     Ok(found.0)
 }
 

@@ -18,14 +18,20 @@ impl OutboxStore for Postgres {
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
-        let (sql, lease_ms, payload_max) = (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
+        let (sql, lease_ms, payload_max) =
+            (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
         let rows: Vec<ClaimRow> = self
             .claims
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(topics).bind(slots).bind(lease_ms).bind(payload_max);
+                let query = sqlx::query_as(sql)
+                    .bind(topics)
+                    .bind(slots)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
@@ -33,7 +39,8 @@ impl OutboxStore for Postgres {
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
-        let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) = in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
+        let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
+            in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
         let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), milliseconds(lease));
         let rows: Vec<IdRow> = self
             .settles
@@ -51,7 +58,8 @@ impl OutboxStore for Postgres {
             .settles
             .run(move |connection| {
                 let query = sqlx::query_as(sql).bind(changes.ids).bind(changes.lease_ids).bind(changes.states);
-                let query = query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
+                let query =
+                    query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
                 Box::pin(query.fetch_all(connection))
             })
             .await?;

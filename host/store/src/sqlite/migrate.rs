@@ -48,10 +48,12 @@ async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<M
 }
 
 async fn exists(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
-    let found: (bool,) = sqlx::query_as("select exists (select 1 from main.sqlite_schema where type = 'table' and name = ?1 collate nocase)")
-        .bind(table.derived("versions"))
-        .fetch_one(connection)
-        .await?;
+    let found: (bool,) = sqlx::query_as(
+        "select exists (select 1 from main.sqlite_schema where type = 'table' and name = ?1 collate nocase)",
+    )
+    .bind(table.derived("versions"))
+    .fetch_one(connection)
+    .await?;
     Ok(found.0)
 }
 

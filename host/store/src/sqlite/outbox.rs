@@ -18,15 +18,21 @@ impl OutboxStore for Sqlite {
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let slots_max = i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0));
         let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
         let lanes = json!(lanes).to_string();
-        let (sql, lease_ms, payload_max) = (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
+        let (sql, lease_ms, payload_max) =
+            (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
         let rows: Vec<ClaimRow> = self
             .writes
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(lanes).bind(slots_max).bind(lease_ms).bind(payload_max);
+                let query = sqlx::query_as(sql)
+                    .bind(lanes)
+                    .bind(slots_max)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
@@ -38,7 +44,8 @@ impl OutboxStore for Sqlite {
             .iter()
             .map(|held| json!({ "id": held.id.to_string(), "lease_id": held.lease_id.0.simple().to_string() }))
             .collect();
-        let (sql, pairs, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
+        let (sql, pairs, lease_ms) =
+            (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
         let rows: Vec<IdRow> = self
             .writes
             .run(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))

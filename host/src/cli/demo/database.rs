@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outboxd_client::NewMessage;
+use outboxd_client::{NewMessage, Outbox, publish};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Executor};
@@ -29,9 +29,17 @@ pub(super) struct Tally {
     pub(super) retried: u64,
 }
 
-pub(super) enum Database {
-    Sqlite { pool: SqlitePool, url: String },
-    Postgres { pool: PgPool, url: String, schema: String, outbox: String },
+pub(super) struct Database {
+    pool: Pool,
+    url: String,
+    /// The outbox table's name, as the relay's configuration wants it.
+    table: String,
+    outbox: Outbox,
+}
+
+enum Pool {
+    Sqlite(SqlitePool),
+    Postgres { pool: PgPool, schema: String },
 }
 
 impl Database {
@@ -58,10 +66,8 @@ impl Database {
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(30));
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
-        Ok(Database::Sqlite {
-            pool: pool.with_context(|| format!("cannot create {file:?}"))?,
-            url: format!("sqlite:{}", file.display()),
-        })
+        let pool = Pool::Sqlite(pool.with_context(|| format!("cannot create {file:?}"))?);
+        Self::new(pool, format!("sqlite:{}", file.display()), "outbox".into())
     }
 
     async fn postgres(url: &str) -> anyhow::Result<Self> {
@@ -70,31 +76,30 @@ impl Database {
         let schema = format!("outboxd_demo_{:08x}", fastrand::u32(..));
         let create = AssertSqlSafe(format!("create schema {schema}"));
         pool.execute(create).await.context("cannot create a schema for the demo")?;
-        Ok(Database::Postgres { pool, url: url.to_owned(), outbox: format!("{schema}.outbox"), schema })
+        let table = format!("{schema}.outbox");
+        Self::new(Pool::Postgres { pool, schema }, url.to_owned(), table)
+    }
+
+    fn new(pool: Pool, url: String, table: String) -> anyhow::Result<Self> {
+        Ok(Database { pool, url, outbox: Outbox::new(&table)?, table })
     }
 
     pub(super) fn url(&self) -> &str {
-        match self {
-            Database::Sqlite { url, .. } | Database::Postgres { url, .. } => url,
-        }
+        &self.url
     }
 
-    /// The outbox table's name, as the relay's configuration wants it.
     pub(super) fn table(&self) -> &str {
-        match self {
-            Database::Sqlite { .. } => "outbox",
-            Database::Postgres { outbox, .. } => outbox,
-        }
+        &self.table
     }
 
     /// Creates the shop's own table.
     pub(super) async fn open_shop(&self) -> anyhow::Result<()> {
         let columns = "(number integer primary key, customer text not null, cents bigint not null)";
-        match self {
-            Database::Sqlite { pool, .. } => {
+        match &self.pool {
+            Pool::Sqlite(pool) => {
                 pool.execute(AssertSqlSafe(format!("create table orders {columns}"))).await?;
             }
-            Database::Postgres { pool, schema, .. } => {
+            Pool::Postgres { pool, schema } => {
                 pool.execute(AssertSqlSafe(format!("create table {schema}.orders {columns}"))).await?;
             }
         }
@@ -103,9 +108,9 @@ impl Database {
 
     /// One transaction: the order, its message, and then what `fate` says. Answers the message's id.
     pub(super) async fn place(&self, order: &Order, fate: Fate) -> anyhow::Result<Uuid> {
-        let message = NewMessage::new(TOPIC, &order.payload())?;
-        match self {
-            Database::Sqlite { pool, .. } => {
+        let message = NewMessage::new(TOPIC, &order.payload());
+        match &self.pool {
+            Pool::Sqlite(pool) => {
                 let mut tx = pool.begin_with("begin immediate").await?;
                 sqlx::query("insert into orders (number, customer, cents) values (?, ?, ?)")
                     .bind(order.number)
@@ -113,14 +118,14 @@ impl Database {
                     .bind(order.cents)
                     .execute(&mut *tx)
                     .await?;
-                let id = outboxd_client::publish(&mut tx, message).await?;
+                let id = publish(&mut tx, &self.outbox, message).await?.id;
                 match fate {
                     Fate::Commit => tx.commit().await?,
                     Fate::RollBack => tx.rollback().await?,
                 }
                 Ok(id)
             }
-            Database::Postgres { pool, schema, .. } => {
+            Pool::Postgres { pool, schema } => {
                 let mut tx = pool.begin().await?;
                 let insert = format!("insert into {schema}.orders (number, customer, cents) values ($1, $2, $3)");
                 sqlx::query(AssertSqlSafe(insert))
@@ -129,7 +134,7 @@ impl Database {
                     .bind(order.cents)
                     .execute(&mut *tx)
                     .await?;
-                let id = outboxd_client::publish(&mut tx, message).await?;
+                let id = publish(&mut tx, &self.outbox, message).await?.id;
                 match fate {
                     Fate::Commit => tx.commit().await?,
                     Fate::RollBack => tx.rollback().await?,
@@ -142,9 +147,9 @@ impl Database {
     /// Counts the outbox.
     pub(super) async fn tally(&self) -> anyhow::Result<Tally> {
         let query = format!("select state, attempts > 1, count(*) from {} group by 1, 2", self.table());
-        let rows: Vec<(String, bool, i64)> = match self {
-            Database::Sqlite { pool, .. } => sqlx::query_as(AssertSqlSafe(query)).fetch_all(pool).await?,
-            Database::Postgres { pool, .. } => sqlx::query_as(AssertSqlSafe(query)).fetch_all(pool).await?,
+        let rows: Vec<(String, bool, i64)> = match &self.pool {
+            Pool::Sqlite(pool) => sqlx::query_as(AssertSqlSafe(query)).fetch_all(pool).await?,
+            Pool::Postgres { pool, .. } => sqlx::query_as(AssertSqlSafe(query)).fetch_all(pool).await?,
         };
         let mut tally = Tally::default();
         for (state, again, count) in rows {
@@ -163,9 +168,9 @@ impl Database {
 
     /// Removes what the demo put into a database that is not its own.
     pub(super) async fn clear(&self) -> anyhow::Result<()> {
-        match self {
-            Database::Sqlite { pool, .. } => pool.close().await,
-            Database::Postgres { pool, schema, .. } => {
+        match &self.pool {
+            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Postgres { pool, schema } => {
                 let drop = AssertSqlSafe(format!("drop schema if exists {schema} cascade"));
                 pool.execute(drop).await.with_context(|| format!("cannot drop schema {schema}"))?;
             }

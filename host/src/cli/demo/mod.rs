@@ -10,6 +10,7 @@ mod shop;
 mod stage;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -19,9 +20,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use narrator::Narrator;
 use receiver::Receiver;
 use relay::RelayProcess;
-pub use report::Verdict;
+use report::Verdict;
 use shop::Shop;
 use stage::Stage;
+
+use super::args::Global;
+use super::output;
 
 /// How long the killed receiver stays away.
 const RECEIVER_AWAY: Duration = Duration::from_secs(1);
@@ -42,22 +46,22 @@ pub struct DemoArgs {
     pub keep: bool,
 }
 
-/// Plays the demo, in `database` where that is PostgreSQL, else in an SQLite file of its own, and prints the verdict. Leaves
-/// nothing behind: processes, folder and tables are gone when it returns, on Ctrl-C too.
-pub async fn run(args: &DemoArgs, database: Option<&str>) -> anyhow::Result<Verdict> {
+/// Plays the demo, in the database of the command line where that is PostgreSQL, else in an SQLite file of its own, and
+/// prints the verdict. Leaves nothing behind: processes, folder and tables are gone when it returns, on Ctrl-C too.
+pub(super) async fn run(global: &Global, args: DemoArgs) -> anyhow::Result<ExitCode> {
     let mut interrupted = Interrupt::new()?;
-    let stage = Stage::build(args, database).await?;
+    let stage = Stage::build(&args, global.database.as_deref()).await?;
     let mut receiver = Receiver::new(&stage);
     let mut relay = RelayProcess::new(&stage);
     let narrator = Narrator::new(args.orders);
 
     let outcome = tokio::select! {
-        verdict = play(args, &stage, &mut receiver, &mut relay, &narrator) => verdict,
+        verdict = play(&args, &stage, &mut receiver, &mut relay, &narrator) => verdict,
         () = interrupted.wait() => Err(anyhow!("interrupted; nothing is left behind")),
     };
     narrator.finish();
     if let Ok(verdict) = &outcome {
-        println!("\n{verdict}");
+        output::line(format_args!("\n{verdict}"));
         if args.keep {
             eprintln!("{}", stage.what_to_look_at()?);
             interrupted.wait().await;
@@ -67,7 +71,7 @@ pub async fn run(args: &DemoArgs, database: Option<&str>) -> anyhow::Result<Verd
     relay.kill().await;
     receiver.stop().await;
     stage.clear().await;
-    outcome
+    Ok(if outcome?.kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The story. Ends with the verdict when every message has come to rest, or when nothing moves any more.

@@ -14,25 +14,25 @@ const IDS_SHOWN: usize = 5;
 
 /// What the demo came to.
 #[derive(Clone, Debug)]
-pub struct Verdict {
-    pub committed: usize,
-    pub rolled_back: usize,
+pub(super) struct Verdict {
+    pub(super) committed: usize,
+    pub(super) rolled_back: usize,
     /// Distinct committed messages that the receiver accepted.
-    pub delivered: usize,
+    pub(super) delivered: usize,
     /// Messages that took more than one attempt.
-    pub retried: u64,
+    pub(super) retried: u64,
     /// Accepted more than once, in the order of their ids.
-    pub duplicates: Vec<Uuid>,
+    pub(super) duplicates: Vec<Uuid>,
     /// Committed and never accepted.
-    pub lost: Vec<Uuid>,
+    pub(super) lost: Vec<Uuid>,
     /// Accepted, though no transaction that wrote them committed.
-    pub phantom: Vec<Uuid>,
+    pub(super) phantom: Vec<Uuid>,
     /// Requests whose signature was not right.
-    pub forged: u64,
+    pub(super) forged: u64,
     /// Messages that the outbox still calls live, or dead.
-    pub unfinished: u64,
+    pub(super) unfinished: u64,
     /// From the first order to the last first delivery.
-    pub took: Duration,
+    pub(super) took: Duration,
 }
 
 impl Verdict {
@@ -54,7 +54,7 @@ impl Verdict {
     }
 
     /// Whether every promise was kept. Duplicates break none: at least once is the promise, and they can be told by their id.
-    pub fn kept(&self) -> bool {
+    pub(super) fn kept(&self) -> bool {
         self.lost.is_empty()
             && self.phantom.is_empty()
             && self.forged == 0

@@ -15,24 +15,24 @@ const IDS_SHOWN: usize = 5;
 /// What the demo came to.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
-    pub(super) committed: usize,
-    pub(super) rolled_back: usize,
+    committed: usize,
+    rolled_back: usize,
     /// Distinct committed messages that the receiver accepted.
-    pub(super) delivered: usize,
+    delivered: usize,
     /// Messages that took more than one attempt.
-    pub(super) retried: u64,
+    retried: u64,
     /// Accepted more than once, in the order of their ids.
-    pub(super) duplicates: Vec<Uuid>,
+    duplicates: Vec<Uuid>,
     /// Committed and never accepted.
-    pub(super) lost: Vec<Uuid>,
+    lost: Vec<Uuid>,
     /// Accepted, though no transaction that wrote them committed.
-    pub(super) phantom: Vec<Uuid>,
+    phantom: Vec<Uuid>,
     /// Requests whose signature was not right.
-    pub(super) forged: u64,
+    forged: u64,
     /// Messages that the outbox still calls live, or dead.
-    pub(super) unfinished: u64,
+    unfinished: u64,
     /// From the first order to the last first delivery.
-    pub(super) took: Duration,
+    took: Duration,
 }
 
 impl Verdict {

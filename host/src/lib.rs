@@ -1,3 +1,16 @@
 //! outboxd: a transactional-outbox relay whose delivery logic is a sandboxed WebAssembly component.
+//!
+//! In layers, from the seam upwards; `ARCHITECTURE.md` follows one message through them.
 
 pub mod handler;
+pub mod toml_reader;
+
+mod dispatcher;
+mod lanes;
+mod leases;
+mod outage;
+mod settler;
+
+pub mod purger;
+pub mod relay;
+pub mod shutdown;

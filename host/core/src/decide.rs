@@ -129,7 +129,8 @@ mod tests {
 
     fn any_failure() -> impl Strategy<Value = Outcome> {
         prop_oneof![
-            any::<Option<u64>>().prop_map(|after| Outcome::Retry { error: "e".into(), after: after.map(Duration::from_millis) }),
+            any::<Option<u64>>()
+                .prop_map(|after| Outcome::Retry { error: "e".into(), after: after.map(Duration::from_millis) }),
             Just(Outcome::Fault { reason: Reason::Trap, error: "e".into(), blame: Blame::Message }),
             Just(Outcome::Fault { reason: Reason::Deadline, error: "e".into(), blame: Blame::Message }),
         ]

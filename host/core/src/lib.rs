@@ -14,6 +14,7 @@ mod limits;
 mod message;
 mod outcome;
 mod policy;
+mod table;
 mod text;
 mod topic;
 mod transition;
@@ -26,6 +27,7 @@ pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, PAYLOAD_BYTES_MAX_DEFAULT
 pub use message::{Message, MessageId, Payload};
 pub use outcome::{Blame, Outcome, Reason};
 pub use policy::RetryPolicy;
+pub use table::{TableName, quoted};
 pub use text::safe_text;
 pub use topic::TopicPattern;
 pub use transition::{State, Transition};

@@ -6,11 +6,19 @@ use serde::Serialize;
 
 use crate::StoreError;
 
+/// [`OutboxAdmin::show`] loads no larger payload. Bytes.
+pub(crate) const PAYLOAD_SHOWN_BYTES_MAX: i64 = 64 << 10;
+
 /// What people ask of the outbox: look, redrive, purge, pause.
 #[async_trait]
 pub trait OutboxAdmin: Send + Sync {
     /// The messages that match, newest first; `after` continues behind the last row of the page before.
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError>;
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError>;
 
     /// One message with payload, headers and history, or nothing.
     async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError>;
@@ -47,6 +55,12 @@ pub enum Changed {
     No,
 }
 
+impl Changed {
+    pub(crate) fn from_rows(rows: u64) -> Self {
+        if rows > 0 { Changed::Yes } else { Changed::No }
+    }
+}
+
 /// The two states that a purge may delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
@@ -67,7 +81,10 @@ pub struct MessageFilter {
 pub enum Selection {
     Ids(Vec<MessageId>),
     /// Both empty: all of them.
-    Matching { topic: Option<String>, reason: Option<Reason> },
+    Matching {
+        topic: Option<String>,
+        reason: Option<Reason>,
+    },
 }
 
 /// A message without its payload. Times are milliseconds since the epoch; ages and waits are on the database's clock.

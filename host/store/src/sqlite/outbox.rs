@@ -1,0 +1,108 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection};
+
+use super::Sqlite;
+use crate::row::{Change, ClaimRow, DueRow, IdRow, claims, in_order, milliseconds, statuses};
+use crate::{DueTopic, OutboxStore, StoreError, Wake};
+
+#[async_trait]
+impl OutboxStore for Sqlite {
+    async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.due_topics.clone());
+        let rows: Vec<DueRow> =
+            self.reads.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+        Ok(rows.into_iter().map(DueTopic::from).collect())
+    }
+
+    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+        let slots_max = i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0));
+        let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
+        let lanes = json!(lanes).to_string();
+        let (sql, lease_ms, payload_max) = (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
+        let rows: Vec<ClaimRow> = self
+            .writes
+            .run(move |connection| {
+                let query = sqlx::query_as(sql).bind(lanes).bind(slots_max).bind(lease_ms).bind(payload_max);
+                Box::pin(query.fetch_all(connection))
+            })
+            .await?;
+        claims(rows)
+    }
+
+    async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
+        let pairs: Vec<_> = in_order(held)
+            .iter()
+            .map(|held| json!({ "id": held.id.to_string(), "lease_id": held.lease_id.0.simple().to_string() }))
+            .collect();
+        let (sql, pairs, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
+        let rows: Vec<IdRow> = self
+            .writes
+            .run(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
+            .await?;
+        statuses(held.iter().map(|held| held.id), rows)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        let changes = Change::settles(settlements, self.on_delivered)?;
+        let deletes = changes.iter().any(|change| change.state == "deleted");
+        let changes = json(&changes);
+        let (settle, delete) = (AssertSqlSafe(self.sql.settle.clone()), AssertSqlSafe(self.sql.settle_delete.clone()));
+        let rows: Vec<IdRow> = self
+            .writes
+            .run(move |connection| {
+                Box::pin(async move {
+                    if !deletes {
+                        return sqlx::query_as(settle).bind(changes).fetch_all(connection).await;
+                    }
+                    let mut transaction = connection.begin_with("begin immediate").await?;
+                    let mut rows: Vec<IdRow> =
+                        sqlx::query_as(delete).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                    rows.extend(sqlx::query_as(settle).bind(changes).fetch_all(&mut *transaction).await?);
+                    transaction.commit().await?;
+                    Ok(rows)
+                })
+            })
+            .await?;
+        statuses(settlements.iter().map(|settlement| settlement.id), rows)
+    }
+
+    async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        let changes = json(&Change::releases(released)?);
+        let sql = AssertSqlSafe(self.sql.release.clone());
+        let rows: Vec<IdRow> = self
+            .writes
+            .run(move |connection| Box::pin(sqlx::query_as(sql).bind(changes).fetch_all(connection)))
+            .await?;
+        statuses(released.iter().map(|settlement| settlement.id), rows)
+    }
+
+    async fn wait_for_work(&self, at_most: Duration) -> Wake {
+        if let Some(watch) = &self.watch {
+            watch.ensure();
+        }
+        self.signal.wait(at_most).await
+    }
+}
+
+/// As the statements' `json_each` takes them.
+fn json(changes: &[Change]) -> String {
+    let rows: Vec<_> = changes
+        .iter()
+        .map(|change| {
+            json!({
+                "id": change.id.to_string(),
+                "lease_id": change.lease_id.0.simple().to_string(),
+                "state": change.state,
+                "after_ms": change.after_ms,
+                "reason": change.reason,
+                "error": change.error,
+                "entry": change.entry,
+            })
+        })
+        .collect();
+    json!(rows).to_string()
+}

@@ -93,6 +93,10 @@ fn fate(number: u32) -> Fate {
 
 #[cfg(test)]
 mod tests {
+    use outboxd_store::{StoreOptions, migrate};
+    use outboxd_test_support::postgres::TestPostgres;
+
+    use super::super::database::Tally;
     use super::*;
 
     #[test]
@@ -102,5 +106,38 @@ mod tests {
         assert_eq!(rolled_back, 200);
         assert_eq!(commits_planned(2_000), 1_800);
         assert_eq!(commits_planned(109), 99);
+    }
+
+    #[tokio::test]
+    async fn on_sqlite_only_committed_orders_have_a_message() {
+        let folder = tempfile::tempdir().unwrap();
+
+        only_committed_orders_have_a_message(&Database::choose(None, folder.path()).await.unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn on_postgres_the_same_and_the_schema_is_gone_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = tokio::task::spawn_blocking(|| TestPostgres::shared().database()).await.unwrap();
+        let database = Database::choose(Some(&url), folder.path()).await.unwrap();
+
+        only_committed_orders_have_a_message(&database).await;
+        database.clear().await.unwrap();
+
+        let error = database.tally().await.unwrap_err().to_string();
+        assert!(error.contains("does not exist"), "{error}");
+    }
+
+    async fn only_committed_orders_have_a_message(database: &Database) {
+        let table = outboxd_store::TableName::parse(database.table()).unwrap();
+        migrate(&StoreOptions { url: database.url().into(), table, ..StoreOptions::default() }).await.unwrap();
+        database.open_shop().await.unwrap();
+        let shop = Shop::new(100);
+
+        shop.trade(database).await.unwrap();
+
+        assert_eq!(shop.counts(), (90, 10));
+        assert!(shop.ledger().committed.is_disjoint(&shop.ledger().rolled_back));
+        assert_eq!(database.tally().await.unwrap(), Tally { live: 90, dead: 0, retried: 0 });
     }
 }

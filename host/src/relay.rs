@@ -166,6 +166,9 @@ impl Relay {
 
     /// Finds what is due, claims what can start now and dispatches it.
     async fn look(&self, work: &mut Work) -> Result<Look, StoreError> {
+        if self.slots.usage().is_full() {
+            return Ok(Look::Nothing);
+        }
         if work.due_read.is_none_or(|read| read.elapsed() >= self.options.poll_interval) {
             let read = Instant::now();
             work.due = self.store.due_topics().await?;
@@ -191,6 +194,9 @@ impl Relay {
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
     async fn idle(&self, work: &mut Work) {
+        if self.slots.usage().is_full() {
+            return self.slots.freed().await;
+        }
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
         tokio::select! {

@@ -3,6 +3,7 @@
 mod bad_input;
 mod cli;
 mod deliver;
+mod demo;
 mod layering;
 mod outcomes;
 mod promises;

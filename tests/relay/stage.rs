@@ -140,7 +140,7 @@ impl Stage {
 }
 
 /// Compiled plugins, shared by all tests of this machine.
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     std::env::temp_dir().join("outboxd-test-cache")
 }
 

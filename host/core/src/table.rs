@@ -106,7 +106,9 @@ fn part<'a>(rest: &'a str, whole: &str) -> Result<(String, Option<&'a str>), Str
         }
     };
     if !rest.starts_with('"') && !name.chars().all(bare) {
-        return Err(format!("table {whole:?}: a name with other characters than letters, digits, \"_\", \"$\" and \"-\" must stand in double quotes"));
+        return Err(format!(
+            "table {whole:?}: a name with other characters than letters, digits, \"_\", \"$\" and \"-\" must stand in double quotes"
+        ));
     }
     if name.is_empty() {
         return Err(format!("table {whole:?} has an empty part"));
@@ -190,7 +192,21 @@ mod tests {
 
     #[test]
     fn injections_and_broken_names_are_refused() {
-        for text in ["outbox; drop table x", "a\"b", "\"open", "a.b.c", "", ".", "a.", ".a", "\"a\"b", "a b", "\"a\0\"", "a'--", &"x".repeat(64)] {
+        for text in [
+            "outbox; drop table x",
+            "a\"b",
+            "\"open",
+            "a.b.c",
+            "",
+            ".",
+            "a.",
+            ".a",
+            "\"a\"b",
+            "a b",
+            "\"a\0\"",
+            "a'--",
+            &"x".repeat(64),
+        ] {
             assert!(TableName::parse(text).is_err(), "{text:?}");
         }
     }

@@ -98,6 +98,9 @@ mod tests {
     fn a_name_is_put_in_once_and_not_looked_at_again() {
         let names = Names::postgres(&TableName::parse("\"{control}\".\"a\"\"b\"").unwrap());
 
-        assert_eq!(&*names.write_into("{table} '{}' {control}"), r#""{control}"."a""b" '{}' "{control}"."a""b_control""#);
+        assert_eq!(
+            &*names.write_into("{table} '{}' {control}"),
+            r#""{control}"."a""b" '{}' "{control}"."a""b_control""#
+        );
     }
 }

@@ -56,7 +56,8 @@ impl TestPostgres {
     pub fn programs() -> Option<PathBuf> {
         let named = std::env::var_os("OUTBOXD_TEST_PG_BIN").map(PathBuf::from);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let debian = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
+        let debian =
+            fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
         named
             .into_iter()
             .chain(debian)
@@ -123,8 +124,9 @@ impl TestPostgres {
     }
 
     fn with_sync(sync: Sync, settings: &[&str]) -> Self {
-        let programs = Self::programs()
-            .expect("no PostgreSQL found: install the server (Debian: apt-get install postgresql) or set OUTBOXD_TEST_PG_BIN");
+        let programs = Self::programs().expect(
+            "no PostgreSQL found: install the server (Debian: apt-get install postgresql) or set OUTBOXD_TEST_PG_BIN",
+        );
         let folder = new_folder();
         run(Command::new("cp").arg("-a").arg(template(&programs)).arg(folder.join("data")));
         let (orders, received) = channel();
@@ -223,15 +225,14 @@ impl Server {
     }
 
     fn start(&mut self) {
-        if let Some(child) = &mut self.child {
-            if matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
+        if self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            return;
         }
         let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).expect("open the log");
         let mut command = Command::new(self.programs.join("postgres"));
         command.arg("-D").arg(self.folder.join("data")).arg("-k").arg(&self.folder);
-        let mut settings = vec!["listen_addresses=", "max_connections=200", "shared_buffers=64MB", "max_prepared_transactions=10"];
+        let mut settings =
+            vec!["listen_addresses=", "max_connections=200", "shared_buffers=64MB", "max_prepared_transactions=10"];
         if self.sync == Sync::Off {
             settings.extend(["fsync=off", "full_page_writes=off", "synchronous_commit=off"]);
         }
@@ -261,7 +262,17 @@ fn template(programs: &Path) -> &'static Path {
         let folder = new_folder();
         let data = folder.join("data");
         let mut command = Command::new(programs.join("initdb"));
-        command.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C", "--no-instructions"]);
+        command.arg("-D").arg(&data).args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-N",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-instructions",
+        ]);
         command.env("LC_ALL", "C");
         unprivileged(&mut command);
         run(&mut command);
@@ -339,6 +350,7 @@ fn run(command: &mut Command) {
 
 /// On a thread of its own, so that it works within a test's runtime too.
 fn block_on<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    let work = move || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(work);
+    let work =
+        move || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(work);
     thread::spawn(work).join().expect("the thread ends well")
 }

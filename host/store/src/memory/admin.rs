@@ -13,7 +13,12 @@ use crate::{
 
 #[async_trait]
 impl OutboxAdmin for MemoryStore {
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError> {
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError> {
         let table = self.table();
         let matches = |row: &Row| {
             filter.state.is_none_or(|state| row.state == state)
@@ -158,7 +163,12 @@ impl OutboxAdmin for MemoryStore {
     }
 }
 
-fn change(rows: &mut BTreeMap<MessageId, Row>, ids: &[MessageId], may: impl Fn(&Row) -> bool, change: impl Fn(&mut Row)) -> u64 {
+fn change(
+    rows: &mut BTreeMap<MessageId, Row>,
+    ids: &[MessageId],
+    may: impl Fn(&Row) -> bool,
+    change: impl Fn(&mut Row),
+) -> u64 {
     rows.iter_mut().filter(|(id, row)| ids.contains(id) && may(row)).map(|(_, row)| change(row)).count() as u64
 }
 

@@ -91,7 +91,7 @@ impl MemoryStore {
         let mut held = Vec::new();
         for change in changes {
             let Some(row) = table.held(change.id, change.lease_id) else { continue };
-            held.push(change.id);
+            held.push((change.id, change.lease_id));
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
                 continue;
@@ -111,7 +111,10 @@ impl MemoryStore {
             row.history.push(change.entry.at(now));
             also(row);
         }
-        asked.iter().map(|one| if held.contains(&one.id) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect()
+        asked
+            .iter()
+            .map(|one| if held.contains(&(one.id, one.lease_id)) { LeaseStatus::Held } else { LeaseStatus::Lost })
+            .collect()
     }
 }
 
@@ -122,7 +125,11 @@ fn claimed(id: MessageId, row: &Row, now: i64, payload_max: u64) -> Claim {
             id,
             topic: row.topic.clone(),
             key: row.key.clone(),
-            payload: if bytes > payload_max { Payload::TooLarge { bytes } } else { Payload::Bytes(row.payload.clone()) },
+            payload: if bytes > payload_max {
+                Payload::TooLarge { bytes }
+            } else {
+                Payload::Bytes(row.payload.clone())
+            },
             headers: row.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             created_at_ms: row.created_at.max(0) as u64,
         },

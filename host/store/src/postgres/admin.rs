@@ -14,7 +14,12 @@ use crate::{
 
 #[async_trait]
 impl OutboxAdmin for Postgres {
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError> {
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError> {
         let (sql, filter) = (AssertSqlSafe(self.sql.list.clone()), filter.clone());
         let rows: Vec<SummaryRow> = self
             .people

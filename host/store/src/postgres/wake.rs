@@ -62,7 +62,11 @@ async fn listen(options: PgConnectOptions, channel: String, signal: Arc<Signal>)
 }
 
 async fn open(options: &PgConnectOptions, channel: &str) -> Result<PgListener, StoreError> {
-    let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None).connect_lazy_with(options.clone());
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .connect_lazy_with(options.clone());
     let opening = async {
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.eager_reconnect(false);

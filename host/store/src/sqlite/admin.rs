@@ -13,7 +13,12 @@ use crate::{
 
 #[async_trait]
 impl OutboxAdmin for Sqlite {
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError> {
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError> {
         let (sql, filter) = (AssertSqlSafe(self.sql.list.clone()), filter.clone());
         let rows: Vec<SummaryRow> = self
             .reads
@@ -31,7 +36,9 @@ impl OutboxAdmin for Sqlite {
         let row: Option<DetailRow> = self
             .reads
             .run(move |connection| {
-                Box::pin(sqlx::query_as(sql).bind(id.to_string()).bind(PAYLOAD_SHOWN_BYTES_MAX).fetch_optional(connection))
+                Box::pin(
+                    sqlx::query_as(sql).bind(id.to_string()).bind(PAYLOAD_SHOWN_BYTES_MAX).fetch_optional(connection),
+                )
             })
             .await?;
         Ok(row.map(MessageDetail::from))

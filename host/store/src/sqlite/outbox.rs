@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -6,7 +7,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
-use crate::row::{Change, ClaimRow, DueRow, IdRow, claims, in_order, milliseconds, statuses};
+use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -22,7 +23,8 @@ impl OutboxStore for Sqlite {
         let slots_max = i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0));
         let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
         let lanes = json!(lanes).to_string();
-        let (sql, lease_ms, payload_max) = (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
+        let (sql, lease_ms, payload_max) =
+            (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
         let rows: Vec<ClaimRow> = self
             .writes
             .run(move |connection| {
@@ -38,46 +40,27 @@ impl OutboxStore for Sqlite {
             .iter()
             .map(|held| json!({ "id": held.id.to_string(), "lease_id": held.lease_id.0.simple().to_string() }))
             .collect();
-        let (sql, pairs, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
-        let rows: Vec<IdRow> = self
+        let (sql, pairs, lease_ms) =
+            (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
+        let rows: Vec<HeldRow> = self
             .writes
             .run(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
             .await?;
-        statuses(held.iter().map(|held| held.id), rows)
+        statuses(held.iter().copied(), rows)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        let deletes = changes.iter().any(|change| change.state == "deleted");
-        let changes = json(&changes);
-        let (settle, delete) = (AssertSqlSafe(self.sql.settle.clone()), AssertSqlSafe(self.sql.settle_delete.clone()));
-        let rows: Vec<IdRow> = self
-            .writes
-            .run(move |connection| {
-                Box::pin(async move {
-                    if !deletes {
-                        return sqlx::query_as(settle).bind(changes).fetch_all(connection).await;
-                    }
-                    let mut transaction = connection.begin_with("begin immediate").await?;
-                    let mut rows: Vec<IdRow> =
-                        sqlx::query_as(delete).bind(changes.clone()).fetch_all(&mut *transaction).await?;
-                    rows.extend(sqlx::query_as(settle).bind(changes).fetch_all(&mut *transaction).await?);
-                    transaction.commit().await?;
-                    Ok(rows)
-                })
-            })
-            .await?;
-        statuses(settlements.iter().map(|settlement| settlement.id), rows)
+        let deletes = changes.iter().any(|change| change.state == "deleted").then(|| self.sql.settle_delete.clone());
+        let rows =
+            self.change_held(&changes, std::iter::once(self.sql.settle.clone()).chain(deletes).collect()).await?;
+        statuses(settlements.iter().map(fence), rows)
     }
 
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
-        let changes = json(&Change::releases(released)?);
-        let sql = AssertSqlSafe(self.sql.release.clone());
-        let rows: Vec<IdRow> = self
-            .writes
-            .run(move |connection| Box::pin(sqlx::query_as(sql).bind(changes).fetch_all(connection)))
-            .await?;
-        statuses(released.iter().map(|settlement| settlement.id), rows)
+        let changes = Change::releases(released)?;
+        let rows = self.change_held(&changes, vec![self.sql.release.clone()]).await?;
+        statuses(released.iter().map(fence), rows)
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
@@ -85,6 +68,26 @@ impl OutboxStore for Sqlite {
             watch.ensure();
         }
         self.signal.wait(at_most).await
+    }
+}
+
+impl Sqlite {
+    /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
+    async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
+        let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
+        self.writes
+            .run(move |connection| {
+                Box::pin(async move {
+                    let mut transaction = connection.begin_with("begin immediate").await?;
+                    let rows = sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                    for statement in statements {
+                        sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;
+                    }
+                    transaction.commit().await?;
+                    Ok(rows)
+                })
+            })
+            .await
     }
 }
 

@@ -63,7 +63,9 @@ impl WalWatch {
     fn start(&self) -> notify::Result<RecommendedWatcher> {
         let (wal, signal) = (self.wal.clone(), self.signal.clone());
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| is_write(&event.kind) && event.paths.iter().any(|path| path.file_name() == Some(&wal))) {
+            if event.is_ok_and(|event| {
+                is_write(&event.kind) && event.paths.iter().any(|path| path.file_name() == Some(&wal))
+            }) {
                 signal.raise();
             }
         })?;

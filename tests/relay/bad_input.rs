@@ -35,9 +35,9 @@ fn a_nul_is_refused_at_publish_naming_the_field(stage: Stage) {
     use outboxd_client::NewMessage;
     let url = stage.database.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let plain = || NewMessage::raw("orders", "{}");
+    let plain = || NewMessage::from_json("orders", "{}");
     for (field, message) in [
-        ("topic", NewMessage::raw("or\0ders", "{}")),
+        ("topic", NewMessage::from_json("or\0ders", "{}")),
         ("key", plain().key("a\0b")),
         ("header", plain().header("x\0", "y")),
         ("header", plain().header("x", "y\0")),

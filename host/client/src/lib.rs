@@ -18,16 +18,16 @@
 //! A pool or a connection is not taken: publishing outside a transaction does not compile.
 //!
 //! ```compile_fail,E0308
-//! # async fn example(pool: sqlx::PgPool) {
+//! # async fn example(mut pool: sqlx::PgPool) {
 //! # use outboxd_client::{NewMessage, Outbox, publish};
-//! publish(&mut pool, &Outbox::default(), NewMessage::raw("order.created", "{}")).await;
+//! publish(&mut pool, &Outbox::default(), NewMessage::from_json("order.created", "{}")).await;
 //! # }
 //! ```
 //!
 //! ```compile_fail,E0308
 //! # async fn example(mut connection: sqlx::PgConnection) {
 //! # use outboxd_client::{NewMessage, Outbox, publish};
-//! publish(&mut connection, &Outbox::default(), NewMessage::raw("order.created", "{}")).await;
+//! publish(&mut connection, &Outbox::default(), NewMessage::from_json("order.created", "{}")).await;
 //! # }
 //! ```
 //!

@@ -34,11 +34,11 @@ pub struct NewMessage {
 impl NewMessage {
     /// A message of `topic` with this value as payload, due as soon as its transaction commits.
     pub fn new(topic: impl Into<String>, payload: &serde_json::Value) -> Self {
-        Self::raw(topic, payload.to_string())
+        Self::from_json(topic, payload.to_string())
     }
 
     /// The payload as JSON text; its very bytes reach the plugin. Whether it is JSON is checked when it is published.
-    pub fn raw(topic: impl Into<String>, payload: impl Into<String>) -> Self {
+    pub fn from_json(topic: impl Into<String>, payload: impl Into<String>) -> Self {
         NewMessage {
             topic: topic.into(),
             key: None,
@@ -136,17 +136,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_delivered_is_refused_by_field() {
-        assert_eq!(refusal(NewMessage::raw("", "1")), "the topic is empty");
-        assert_eq!(refusal(NewMessage::raw("a\0", "1")), r#"the topic "a\0" contains a NUL"#);
-        assert_eq!(refusal(NewMessage::raw("a", "1").key("k\0")), r#"the key "k\0" contains a NUL"#);
-        assert_eq!(refusal(NewMessage::raw("a", "1").dedup_key("\0")), r#"the dedup key "\0" contains a NUL"#);
-        assert_eq!(refusal(NewMessage::raw("a", "1").header("h", "\0")), r#"the header "h" contains a NUL"#);
-        assert!(refusal(NewMessage::raw("a", "{")).starts_with("the payload is not JSON: EOF"));
-        assert!(refusal(NewMessage::raw("a", "1 2")).starts_with("the payload is not JSON: trailing"));
+        assert_eq!(refusal(NewMessage::from_json("", "1")), "the topic is empty");
+        assert_eq!(refusal(NewMessage::from_json("a\0", "1")), r#"the topic "a\0" contains a NUL"#);
+        assert_eq!(refusal(NewMessage::from_json("a", "1").key("k\0")), r#"the key "k\0" contains a NUL"#);
+        assert_eq!(refusal(NewMessage::from_json("a", "1").dedup_key("\0")), r#"the dedup key "\0" contains a NUL"#);
+        assert_eq!(refusal(NewMessage::from_json("a", "1").header("h", "\0")), r#"the header "h" contains a NUL"#);
+        assert!(refusal(NewMessage::from_json("a", "{")).starts_with("the payload is not JSON: EOF"));
+        assert!(refusal(NewMessage::from_json("a", "1 2")).starts_with("the payload is not JSON: trailing"));
         assert!(
-            refusal(NewMessage::raw("a", "12345678901234567"))
+            refusal(NewMessage::from_json("a", "12345678901234567"))
                 .starts_with("the payload has 17 bytes, more than the 16")
         );
-        assert!(NewMessage::raw("a", r#"{"b":1,"b":2}"#).check(16).is_ok());
+        assert!(NewMessage::from_json("a", r#"{"b":1,"b":2}"#).check(16).is_ok());
     }
 }

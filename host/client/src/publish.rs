@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 
+use serde::{Serialize, Serializer};
 use sqlx::{Database, Transaction};
 use uuid::Uuid;
 
@@ -13,15 +14,17 @@ const BATCH_MAX: usize = 1000;
 const TRIES_MAX: usize = 10;
 
 /// A message that is in the outbox once the transaction has committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Published {
     /// The message's id; of a duplicate, the id of the message that was there first.
+    #[serde(serialize_with = "as_text")]
     pub id: Uuid,
     pub insertion: Insertion,
 }
 
 /// Whether a publish wrote a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Insertion {
     Inserted,
     /// A message with the same topic and dedup key is there.
@@ -109,6 +112,10 @@ pub trait OutboxDatabase: Database + sealed::Sealed {
 
 pub(crate) mod sealed {
     pub trait Sealed {}
+}
+
+fn as_text<S: Serializer>(id: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
 }
 
 /// An id as the statements return it.

@@ -15,16 +15,22 @@ use crate::{NewMessage, Outbox, OutboxDatabase, PublishError, Published, publish
 /// How long SQLite's writer may be another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Publishes `messages` in one transaction of their own. `url` is `sqlite:PATH` or `postgres://…`.
-pub async fn publish(url: &str, outbox: &Outbox, messages: &[NewMessage]) -> Result<Vec<Published>, PublishError> {
+/// Publishes `messages` in one transaction of their own. `url` is `sqlite:PATH` or `postgres://…`, `payload_max` in bytes.
+pub async fn publish(
+    url: &str,
+    table: &str,
+    payload_max: u64,
+    messages: Vec<NewMessage>,
+) -> Result<Vec<Published>, PublishError> {
+    let outbox = Outbox::new(table)?.payload_max(payload_max);
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("postgres" | "postgresql") => {
             let options = PgConnectOptions::from_str(url)?.application_name("outboxd publish");
-            in_transaction(options.connect().await?, "begin", outbox, messages).await
+            in_transaction(options.connect().await?, "begin", &outbox, &messages).await
         }
         Some("sqlite") => {
             let options = SqliteConnectOptions::from_str(url)?.busy_timeout(BUSY_TIMEOUT);
-            in_transaction(options.connect().await?, "begin immediate", outbox, messages).await
+            in_transaction(options.connect().await?, "begin immediate", &outbox, &messages).await
         }
         _ => Err(PublishError::Invalid("the database URL must begin with \"sqlite:\" or \"postgres://\"".into())),
     }

@@ -1,6 +1,5 @@
 //! `outboxd run`: builds the parts and lets them work until told to stop.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,13 +13,14 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::args::{Global, RunArgs};
+use super::settings::WrongSettings;
 use super::{output, settings};
 use crate::admin::{self, Admin};
 use crate::config::{Config, MigrateMode, Overrides};
 use crate::handler::Handlers;
 use crate::metrics::{self, Metered, MeteredHandlers, Snapshot};
 use crate::outage::Outage;
-use crate::plugin::{PluginHost, PluginOptions};
+use crate::plugin::PluginHost;
 use crate::purger;
 use crate::relay::{Relay, Stopped};
 use crate::shutdown;
@@ -40,7 +40,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         Some(store) => store,
         None => return Ok(ExitCode::SUCCESS),
     };
-    let plugins = PluginHost::start(plugin_options(&config, &store)).await.context("cannot start the plugin runtime")?;
+    let refused_addresses = config.admin.into_iter().chain(store.addresses.iter().copied()).collect();
+    let plugins = PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
     plugins.scan_once().await;
 
     let outbox = Arc::new(Metered::new(store.outbox.clone()));
@@ -105,7 +106,7 @@ async fn open(
         match tried {
             Ok(_) => {
                 outage.over();
-                return Ok(Some(Store::connect(options)?));
+                return Ok(Some(Store::connect(options).await?));
             }
             Err(error @ StoreError::Unavailable(_)) if !once => {
                 let pause = outage.note(&error);
@@ -115,23 +116,5 @@ async fn open(
             }
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-fn plugin_options(config: &Config, store: &Store) -> PluginOptions {
-    let admin = config.admin.into_iter();
-    let refused_addresses: Vec<SocketAddr> = admin.chain(store.addresses.iter().copied()).collect();
-    PluginOptions {
-        dir: config.plugins.clone(),
-        cache_dir: settings::cache_dir(),
-        ceiling: config.sandbox.clone(),
-        secrets: config.secrets.clone(),
-        default_policy: config.retry.clone(),
-        slots: config.relay.concurrency,
-        pooling: config.pooling,
-        watch: config.watch,
-        refused_addresses,
-        payload_max: config.payload_max,
-        ..PluginOptions::default()
     }
 }

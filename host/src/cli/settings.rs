@@ -1,16 +1,17 @@
 //! From flags, environment and file to a configuration, and from there to a store.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use outboxd_store::{OnDelivered, Store, StoreOptions, TableName, WakeBy};
-use tracing::info;
+use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
 
 use super::args::{Global, MigrateArgs};
 use super::output;
 use crate::config::{self, Config, Environment, Notify, Overrides, Pooler};
+use crate::plugin::{PluginOptions, SandboxOptions};
 use crate::toml_reader::ConfigError;
 
 /// Everything that is wrong with the settings, a line each.
@@ -63,9 +64,9 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
             Some(Duration::ZERO) => OnDelivered::Delete,
             _ => OnDelivered::Keep,
         },
-        wake_by: match config.notify {
-            Notify::On => WakeBy::Notify,
-            Notify::Off => WakeBy::PollOnly,
+        notify: match config.notify {
+            Notify::On => outboxd_store::Notify::Listen,
+            Notify::Off => outboxd_store::Notify::PollOnly,
         },
         pooler: match config.pooler {
             Pooler::None => outboxd_store::Pooler::None,
@@ -80,15 +81,15 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
 /// A store for one command: an answer or an error, no waiting for a database that is away.
 pub async fn connect(global: &Global) -> anyhow::Result<Store> {
     let config = load_plain(global)?;
-    let options = StoreOptions { wake_by: WakeBy::PollOnly, ..store_options(&config)? };
-    Ok(Store::connect(&options)?)
+    let options = StoreOptions { notify: outboxd_store::Notify::PollOnly, ..store_options(&config)? };
+    Ok(Store::connect(&options).await?)
 }
 
 pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
     let config = load_plain(global)?;
     let options = store_options(&config)?;
     if args.print {
-        output::line(outboxd_store::print_migrations(&options.url, &options.table)?);
+        output::line(outboxd_store::print_migrations(&options)?);
         return Ok(());
     }
     let migrated = outboxd_store::migrate(&options).await.context("cannot migrate")?;
@@ -100,13 +101,33 @@ pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
 }
 
 /// Where compiled plugins are cached: never in the plugins folder.
-pub fn cache_dir() -> PathBuf {
+fn cache_dir() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let dir = from("OUTBOXD_CACHE")
         .or_else(|| from("CACHE_DIRECTORY"))
         .or_else(|| from("XDG_CACHE_HOME").map(|dir| dir.join("outboxd")))
         .or_else(|| from("HOME").map(|dir| dir.join(".cache/outboxd")))
         .unwrap_or_else(|| Path::new("/var/cache/outboxd").into());
-    info!("compiled plugins are cached in {dir:?}");
     dir.join("compiled")
+}
+
+/// The sandbox of the configuration. `refused_addresses` stay out of every plugin's reach: our own listeners, the database.
+pub fn plugin_options(config: &Config, refused_addresses: Vec<SocketAddr>) -> PluginOptions {
+    PluginOptions {
+        dir: config.plugins.clone(),
+        cache_dir: Some(cache_dir()),
+        watch: config.watch,
+        ceiling: config.ceiling.clone(),
+        default_policy: config.retry.clone(),
+        default_concurrency: (config.relay.concurrency / 4).max(1),
+        sandbox: SandboxOptions {
+            pooling: config.pooling,
+            slots: config.relay.concurrency,
+            secrets: config.secrets.clone(),
+            refused_addresses,
+            roots: config.roots.clone(),
+            payload_bytes_max: config.payload_max,
+            ..SandboxOptions::default()
+        },
+    }
 }

@@ -9,8 +9,8 @@ use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
 use super::secret::{secret, secrets};
-use super::{Config, MigrateMode, Notify, Pooler};
-use crate::plugin::{Ceiling, Pooling, Secrets, WatchMode};
+use super::{Config, sandbox, MigrateMode, Notify, Pooler};
+use crate::plugin::{Pooling, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 use crate::toml_reader::{ConfigError, Reader};
@@ -92,6 +92,7 @@ pub fn resolve(
         dead: retention.duration_or_never("dead").unwrap_or(kept.dead),
     };
 
+    let sandbox_section = reader.section("sandbox");
     let config = Config {
         database: database.unwrap_or_else(|| "sqlite:outbox.db".into()),
         table: overrides.table.or(file_table).unwrap_or_else(|| "outbox".into()),
@@ -108,14 +109,23 @@ pub fn resolve(
         },
         listen_database: secret_or_string(&reader, "listen_database", environment),
         payload_max: reader.size("payload_max").unwrap_or(PAYLOAD_BYTES_MAX_DEFAULT),
-        watch: WatchMode::read(&reader, "watch"),
-        pooling: Pooling::read(&reader, "pooling"),
+        watch: match reader.word("watch", &["auto", "poll", "off"]) {
+            Some("poll") => Watch::Poll,
+            Some("off") => Watch::Off,
+            _ => Watch::Auto,
+        },
+        pooling: match reader.word("pooling", &["auto", "on", "off"]) {
+            Some("on") => Pooling::On,
+            Some("off") => Pooling::Off,
+            _ => Pooling::Auto,
+        },
         relay: relay_options,
         notify,
         retry,
         retention,
-        sandbox: Ceiling::read(&reader.section("sandbox")),
-        secrets: Secrets::new(secrets(&reader.section("secrets"), environment)),
+        ceiling: sandbox::ceiling(&sandbox_section),
+        roots: sandbox::roots(&sandbox_section),
+        secrets: secrets(&reader.section("secrets"), environment),
     };
     reader.finish()?;
     Ok(config)

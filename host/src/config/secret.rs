@@ -1,11 +1,11 @@
 //! Values that come from the environment or a file, never from the configuration itself.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Environment;
+use crate::plugin::Secrets;
 use crate::toml_reader::Reader;
 
 /// The secret under `key`, written `{ env = "NAME" }` or `{ file = "PATH" }`. Mistakes are noted on the reader; none of
@@ -41,7 +41,10 @@ pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> O
 }
 
 /// Every secret of the `[secrets]` table.
-pub(super) fn secrets(reader: &Reader, environment: &Environment) -> BTreeMap<String, SecretString> {
-    let names = reader.keys();
-    names.into_iter().filter_map(|name| Some((name.clone(), secret(reader, &name, environment)?))).collect()
+pub(super) fn secrets(reader: &Reader, environment: &Environment) -> Secrets {
+    let value = |name: String| {
+        let secret = secret(reader, &name, environment)?;
+        Some((name, secret.expose_secret().to_owned()))
+    };
+    reader.keys().into_iter().filter_map(value).collect()
 }

@@ -1,7 +1,8 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::memory::MemoryStore;
-use crate::postgres::Postgres;
+use crate::postgres::{self, Postgres};
 use crate::sqlite::Sqlite;
 use crate::{OutboxAdmin, OutboxStore, StoreError, StoreOptions};
 
@@ -10,14 +11,19 @@ use crate::{OutboxAdmin, OutboxStore, StoreError, StoreOptions};
 pub struct Store {
     pub outbox: Arc<dyn OutboxStore>,
     pub admin: Arc<dyn OutboxAdmin>,
+    /// Where the database listens, as far as its name could be looked up: no plugin may go there.
+    pub addresses: Arc<[SocketAddr]>,
 }
 
 impl Store {
     /// Opens nothing yet, so it succeeds while the database is down: errors come from the calls. Fails on a URL or a table
     /// name that cannot be. Must be called within a Tokio runtime: the listener is a task.
-    pub fn connect(options: &StoreOptions) -> Result<Self, StoreError> {
+    pub async fn connect(options: &StoreOptions) -> Result<Self, StoreError> {
         match kind(&options.url)? {
-            Kind::Postgres => Ok(Self::over(Arc::new(Postgres::connect(options)?))),
+            Kind::Postgres => {
+                let addresses = postgres::addresses(options).await?;
+                Ok(Store { addresses: addresses.into(), ..Self::over(Arc::new(Postgres::connect(options)?)) })
+            }
             Kind::Sqlite => Ok(Self::over(Arc::new(Sqlite::connect(options)?))),
         }
     }
@@ -28,7 +34,7 @@ impl Store {
     }
 
     fn over<S: OutboxStore + OutboxAdmin + 'static>(store: Arc<S>) -> Self {
-        Store { outbox: store.clone(), admin: store }
+        Store { outbox: store.clone(), admin: store, addresses: Arc::new([]) }
     }
 }
 

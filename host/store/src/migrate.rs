@@ -38,11 +38,30 @@ pub async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {
     timeout(AT_MOST, work).await.unwrap_or_else(|_| Err(StoreError::late(AT_MOST)))
 }
 
+/// Changes nothing: answers the schema's version, and fails where it is older than this binary or too new for it.
+pub async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
+    const AT_MOST: std::time::Duration = std::time::Duration::from_secs(60);
+    let work = async {
+        match connect::kind(&options.url)? {
+            connect::Kind::Postgres => postgres::check_version(options).await,
+            connect::Kind::Sqlite => sqlite::check_version(options).await,
+        }
+    };
+    let plan = timeout(AT_MOST, work).await.unwrap_or_else(|_| Err(StoreError::late(AT_MOST)))?;
+    if plan.from < plan.to {
+        return Err(StoreError::Broken(format!(
+            "table {} has schema version {}, this binary needs {}; run \"outboxd migrate\"",
+            options.table, plan.from, plan.to
+        )));
+    }
+    Ok(plan)
+}
+
 /// The statements of all migrations, for people who run them themselves. Needs no database.
-pub fn print_migrations(url: &str, table: &TableName) -> Result<String, StoreError> {
-    match connect::kind(url)? {
-        connect::Kind::Postgres => Ok(postgres::print(table)),
-        connect::Kind::Sqlite => sqlite::print(table),
+pub fn print_migrations(options: &StoreOptions) -> Result<String, StoreError> {
+    match connect::kind(&options.url)? {
+        connect::Kind::Postgres => Ok(postgres::print(&options.table)),
+        connect::Kind::Sqlite => sqlite::print(&options.table),
     }
 }
 

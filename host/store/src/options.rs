@@ -14,8 +14,8 @@ pub struct StoreOptions {
     pub payload_max: u64,
     /// Default [`OnDelivered::Keep`].
     pub on_delivered: OnDelivered,
-    /// Default [`WakeBy::Notify`].
-    pub wake_by: WakeBy,
+    /// Default [`Notify::Listen`].
+    pub notify: Notify,
     /// Default [`Pooler::None`].
     pub pooler: Pooler,
     /// A direct URL for LISTEN, where `url` leads to a pooler. PostgreSQL only.
@@ -39,9 +39,9 @@ pub enum OnDelivered {
 
 /// What may end a wait before its time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WakeBy {
+pub enum Notify {
     /// NOTIFY on PostgreSQL, a change of the WAL file on SQLite.
-    Notify,
+    Listen,
     /// Nothing: only the poll finds new messages.
     PollOnly,
 }
@@ -62,7 +62,7 @@ impl Default for StoreOptions {
             table: TableName::default(),
             payload_max: PAYLOAD_BYTES_MAX_DEFAULT,
             on_delivered: OnDelivered::Keep,
-            wake_by: WakeBy::Notify,
+            notify: Notify::Listen,
             pooler: Pooler::None,
             listen_url: None,
             statement_timeout: Duration::from_secs(5),
@@ -79,7 +79,7 @@ impl fmt::Debug for StoreOptions {
             .field("table", &self.table)
             .field("payload_max", &self.payload_max)
             .field("on_delivered", &self.on_delivered)
-            .field("wake_by", &self.wake_by)
+            .field("notify", &self.notify)
             .field("pooler", &self.pooler)
             .field("statement_timeout", &self.statement_timeout)
             .field("lock_timeout", &self.lock_timeout)

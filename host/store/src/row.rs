@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -83,21 +83,25 @@ pub(crate) fn claims(rows: Vec<ClaimRow>) -> Result<Vec<Claim>, StoreError> {
     Ok(claims)
 }
 
+/// A lease that a statement found.
 #[derive(FromRow)]
-pub(crate) struct IdRow {
+pub(crate) struct HeldRow {
     id: String,
+    lease_id: String,
 }
 
-/// For each asked lease whether its row came back.
-pub(crate) fn statuses(
-    asked: impl Iterator<Item = MessageId>,
-    rows: Vec<IdRow>,
-) -> Result<Vec<LeaseStatus>, StoreError> {
-    let mut found: HashMap<Uuid, ()> = HashMap::with_capacity(rows.len());
+/// For each asked lease whether it was found. By both ids: one call may hold an old lease of a row beside its new one.
+pub(crate) fn statuses(asked: impl Iterator<Item = Held>, rows: Vec<HeldRow>) -> Result<Vec<LeaseStatus>, StoreError> {
+    let mut found = HashSet::with_capacity(rows.len());
     for row in rows {
-        found.insert(uuid(&row.id)?, ());
+        found.insert(Held { id: MessageId(uuid(&row.id)?), lease_id: LeaseId(uuid(&row.lease_id)?) });
     }
-    Ok(asked.map(|id| if found.contains_key(&id.0) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
+    Ok(asked.map(|asked| if found.contains(&asked) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
+}
+
+/// What a settlement is fenced by.
+pub(crate) fn fence(settlement: &Settlement) -> Held {
+    Held { id: settlement.id, lease_id: settlement.lease_id }
 }
 
 /// The held leases in the order of their ids, so that two statements that touch the same rows lock them in the same order.

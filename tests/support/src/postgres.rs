@@ -225,10 +225,8 @@ impl Server {
     }
 
     fn start(&mut self) {
-        if let Some(child) = &mut self.child {
-            if matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
+        if self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            return;
         }
         let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).expect("open the log");
         let mut command = Command::new(self.programs.join("postgres"));

@@ -92,7 +92,7 @@ impl MemoryStore {
         let mut held = Vec::new();
         for change in changes {
             let Some(row) = table.held(change.id, change.lease_id) else { continue };
-            held.push(change.id);
+            held.push((change.id, change.lease_id));
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
                 continue;
@@ -112,7 +112,10 @@ impl MemoryStore {
             row.history.push(change.entry.at(now));
             also(row);
         }
-        asked.iter().map(|one| if held.contains(&one.id) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect()
+        asked
+            .iter()
+            .map(|one| if held.contains(&(one.id, one.lease_id)) { LeaseStatus::Held } else { LeaseStatus::Lost })
+            .collect()
     }
 }
 

@@ -1,15 +1,19 @@
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
 use super::Statements;
 use super::wake::Listener;
 use crate::connections::{Connections, Work};
 use crate::table::Names;
 use crate::wake::Signal;
-use crate::{OnDelivered, Pooler, StoreError, StoreOptions, WakeBy};
+use crate::{Notify, OnDelivered, Pooler, StoreError, StoreOptions};
 
 /// A server that is alive ends a statement after `statement_timeout`; one that is silent this much longer is frozen.
 pub(crate) const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
@@ -38,9 +42,9 @@ impl Postgres {
     /// Opens nothing yet: each statement connects when it must.
     pub(crate) fn connect(options: &StoreOptions) -> Result<Self, StoreError> {
         let signal = Arc::new(Signal::default());
-        let listener = match options.wake_by {
-            WakeBy::Notify => Some(Listener::start(options, signal.clone())?),
-            WakeBy::PollOnly => None,
+        let listener = match options.notify {
+            Notify::Listen => Some(Listener::start(options, signal.clone())?),
+            Notify::PollOnly => None,
         };
         Ok(Postgres {
             sql: Statements::new(&Names::postgres(&options.table)),
@@ -109,6 +113,22 @@ pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|error| StoreError::Broken(format!("the database URL is not valid: {error}")))?;
     Ok(options.application_name("outboxd"))
+}
+
+/// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.
+pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>, StoreError> {
+    const AT_MOST: Duration = Duration::from_secs(2);
+    let mut addresses = Vec::new();
+    for url in [Some(&options.url), options.listen_url.as_ref()].into_iter().flatten() {
+        let options = parse(url)?;
+        if options.get_socket().is_some() {
+            continue;
+        }
+        if let Ok(Ok(found)) = timeout(AT_MOST, lookup_host((options.get_host(), options.get_port()))).await {
+            addresses.extend(found);
+        }
+    }
+    Ok(addresses)
 }
 
 fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String)> {

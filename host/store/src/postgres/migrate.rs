@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use outboxd_core::TableName;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
@@ -30,12 +32,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
         .bind(format!("outboxd migrate {table}"))
         .execute(&mut *transaction)
         .await?;
-    let applied = if exists(&mut transaction, &names).await? {
-        sqlx::query_as::<_, VersionRow>(AssertSqlSafe(sql.applied)).fetch_optional(&mut *transaction).await?
-    } else {
-        None
-    };
-    let plan = plan(applied, table)?;
+    let plan = plan(applied(&mut transaction, &names, sql.applied).await?, table)?;
     // Nothing to do asks for no privilege either: the relay's role may not be allowed to create.
     if plan.from == plan.to {
         return Ok(plan);
@@ -53,12 +50,27 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
     Ok(plan)
 }
 
-/// Whether the bookkeeping table is there: asking it when it is not would end the transaction.
-async fn exists(connection: &mut PgConnection, names: &Names) -> Result<bool, StoreError> {
+pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
+    let names = Names::postgres(&options.table);
+    let mut connection = parse(&options.url)?.connect().await?;
+    let applied = applied(&mut connection, &names, Statements::new(&names).applied).await?;
+    let _ = connection.close().await;
+    plan(applied, &options.table)
+}
+
+/// What the bookkeeping table says, if it is there: asking it when it is not would end the transaction.
+async fn applied(
+    connection: &mut PgConnection,
+    names: &Names,
+    sql: Arc<str>,
+) -> Result<Option<VersionRow>, StoreError> {
     let versions = names.write_into("{versions}").to_string();
     let found: (bool,) =
-        sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(connection).await?;
-    Ok(found.0)
+        sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(&mut *connection).await?;
+    match found {
+        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(connection).await?),
+        (false,) => Ok(None),
+    }
 }
 
 pub(crate) fn print(table: &TableName) -> String {

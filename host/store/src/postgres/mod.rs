@@ -6,8 +6,8 @@ mod migrate;
 mod outbox;
 mod wake;
 
-pub(crate) use connect::Postgres;
-pub(crate) use migrate::{migrate, print};
+pub(crate) use connect::{Postgres, addresses};
+pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
     due_topics claim renew settle release

@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
-use crate::row::{Change, ClaimRow, DueRow, IdRow, claims, in_order, milliseconds, statuses};
+use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -42,19 +42,19 @@ impl OutboxStore for Postgres {
         let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
             in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
         let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), milliseconds(lease));
-        let rows: Vec<IdRow> = self
+        let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
                 Box::pin(sqlx::query_as(sql).bind(ids).bind(lease_ids).bind(lease_ms).fetch_all(connection))
             })
             .await?;
-        statuses(held.iter().map(|held| held.id), rows)
+        statuses(held.iter().copied(), rows)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Columns::from(Change::settles(settlements, self.on_delivered)?);
         let sql = AssertSqlSafe(self.sql.settle.clone());
-        let rows: Vec<IdRow> = self
+        let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
                 let query = sqlx::query_as(sql).bind(changes.ids).bind(changes.lease_ids).bind(changes.states);
@@ -63,13 +63,13 @@ impl OutboxStore for Postgres {
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
-        statuses(settlements.iter().map(|settlement| settlement.id), rows)
+        statuses(settlements.iter().map(fence), rows)
     }
 
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Columns::from(Change::releases(released)?);
         let sql = AssertSqlSafe(self.sql.release.clone());
-        let rows: Vec<IdRow> = self
+        let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
                 let query = sqlx::query_as(sql).bind(changes.ids).bind(changes.lease_ids).bind(changes.after_ms);
@@ -77,7 +77,7 @@ impl OutboxStore for Postgres {
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
-        statuses(released.iter().map(|settlement| settlement.id), rows)
+        statuses(released.iter().map(fence), rows)
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {

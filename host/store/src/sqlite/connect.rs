@@ -9,7 +9,7 @@ use super::wake::WalWatch;
 use crate::connections::Connections;
 use crate::table::Names;
 use crate::wake::Signal;
-use crate::{OnDelivered, StoreError, StoreOptions, WakeBy};
+use crate::{Notify, OnDelivered, StoreError, StoreOptions};
 
 /// Beyond the wait for a lock: the disk's own time.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
@@ -31,9 +31,9 @@ impl Sqlite {
     pub(crate) fn connect(options: &StoreOptions) -> Result<Self, StoreError> {
         let connect = parse(options)?;
         let signal = Arc::new(Signal::default());
-        let watch = match options.wake_by {
-            WakeBy::Notify => Some(WalWatch::new(connect.get_filename(), signal.clone())),
-            WakeBy::PollOnly => None,
+        let watch = match options.notify {
+            Notify::Listen => Some(WalWatch::new(connect.get_filename(), signal.clone())),
+            Notify::PollOnly => None,
         };
         let give_up_after = options.statement_timeout + GIVE_UP_MARGIN;
         Ok(Sqlite {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use outboxd_core::TableName;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
@@ -25,12 +27,7 @@ async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<M
     let sql = Statements::new(&names);
     // Of many at once one works and the others wait for the lock.
     let mut transaction = connection.begin_with("begin immediate").await?;
-    let applied = if exists(&mut transaction, table).await? {
-        sqlx::query_as::<_, VersionRow>(AssertSqlSafe(sql.applied)).fetch_optional(&mut *transaction).await?
-    } else {
-        None
-    };
-    let plan = plan(applied, table)?;
+    let plan = plan(applied(&mut transaction, table, sql.applied).await?, table)?;
     if plan.from == plan.to {
         return Ok(plan);
     }
@@ -47,14 +44,30 @@ async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<M
     Ok(plan)
 }
 
-async fn exists(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
+pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
+    let names = Names::sqlite(&options.table).map_err(StoreError::Broken)?;
+    let mut connection = parse(options)?.connect().await?;
+    let applied = applied(&mut connection, &options.table, Statements::new(&names).applied).await?;
+    let _ = connection.close().await;
+    plan(applied, &options.table)
+}
+
+/// What the bookkeeping table says, if it is there.
+async fn applied(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    sql: Arc<str>,
+) -> Result<Option<VersionRow>, StoreError> {
     let found: (bool,) = sqlx::query_as(
         "select exists (select 1 from main.sqlite_schema where type = 'table' and name = ?1 collate nocase)",
     )
     .bind(table.derived("versions"))
-    .fetch_one(connection)
+    .fetch_one(&mut *connection)
     .await?;
-    Ok(found.0)
+    match found {
+        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(connection).await?),
+        (false,) => Ok(None),
+    }
 }
 
 pub(crate) fn print(table: &TableName) -> Result<String, StoreError> {

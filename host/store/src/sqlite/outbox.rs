@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -6,7 +7,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
-use crate::row::{Change, ClaimRow, DueRow, IdRow, claims, in_order, milliseconds, statuses};
+use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -27,12 +28,7 @@ impl OutboxStore for Sqlite {
         let rows: Vec<ClaimRow> = self
             .writes
             .run(move |connection| {
-                let query = sqlx::query_as(sql)
-                    .bind(lanes)
-                    .bind(slots_max)
-                    .bind(lease_ms)
-                    .bind(payload_max)
-                    .bind(i64::from(lapses_max));
+                let query = sqlx::query_as(sql).bind(lanes).bind(slots_max).bind(lease_ms).bind(payload_max).bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
@@ -46,45 +42,25 @@ impl OutboxStore for Sqlite {
             .collect();
         let (sql, pairs, lease_ms) =
             (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
-        let rows: Vec<IdRow> = self
+        let rows: Vec<HeldRow> = self
             .writes
             .run(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
             .await?;
-        statuses(held.iter().map(|held| held.id), rows)
+        statuses(held.iter().copied(), rows)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        let deletes = changes.iter().any(|change| change.state == "deleted");
-        let changes = json(&changes);
-        let (settle, delete) = (AssertSqlSafe(self.sql.settle.clone()), AssertSqlSafe(self.sql.settle_delete.clone()));
-        let rows: Vec<IdRow> = self
-            .writes
-            .run(move |connection| {
-                Box::pin(async move {
-                    if !deletes {
-                        return sqlx::query_as(settle).bind(changes).fetch_all(connection).await;
-                    }
-                    let mut transaction = connection.begin_with("begin immediate").await?;
-                    let mut rows: Vec<IdRow> =
-                        sqlx::query_as(delete).bind(changes.clone()).fetch_all(&mut *transaction).await?;
-                    rows.extend(sqlx::query_as(settle).bind(changes).fetch_all(&mut *transaction).await?);
-                    transaction.commit().await?;
-                    Ok(rows)
-                })
-            })
-            .await?;
-        statuses(settlements.iter().map(|settlement| settlement.id), rows)
+        let deletes = changes.iter().any(|change| change.state == "deleted").then(|| self.sql.settle_delete.clone());
+        let rows =
+            self.change_held(&changes, std::iter::once(self.sql.settle.clone()).chain(deletes).collect()).await?;
+        statuses(settlements.iter().map(fence), rows)
     }
 
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
-        let changes = json(&Change::releases(released)?);
-        let sql = AssertSqlSafe(self.sql.release.clone());
-        let rows: Vec<IdRow> = self
-            .writes
-            .run(move |connection| Box::pin(sqlx::query_as(sql).bind(changes).fetch_all(connection)))
-            .await?;
-        statuses(released.iter().map(|settlement| settlement.id), rows)
+        let changes = Change::releases(released)?;
+        let rows = self.change_held(&changes, vec![self.sql.release.clone()]).await?;
+        statuses(released.iter().map(fence), rows)
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
@@ -92,6 +68,26 @@ impl OutboxStore for Sqlite {
             watch.ensure();
         }
         self.signal.wait(at_most).await
+    }
+}
+
+impl Sqlite {
+    /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
+    async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
+        let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
+        self.writes
+            .run(move |connection| {
+                Box::pin(async move {
+                    let mut transaction = connection.begin_with("begin immediate").await?;
+                    let rows = sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                    for statement in statements {
+                        sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;
+                    }
+                    transaction.commit().await?;
+                    Ok(rows)
+                })
+            })
+            .await
     }
 }
 

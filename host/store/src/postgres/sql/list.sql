@@ -11,7 +11,10 @@ select
     m.last_error,
     (extract(epoch from least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
     (extract(epoch from least(greatest(m.available_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as available_at_ms,
-    (extract(epoch from least(greatest(m.expires_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as expires_at_ms,
+    case
+        when m.expires_at is not null
+            then (extract(epoch from least(greatest(m.expires_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint
+    end as expires_at_ms,
     (extract(epoch from m.delivered_at) * 1000)::bigint as delivered_at_ms,
     (extract(epoch from m.dead_at) * 1000)::bigint as dead_at_ms
 from {table} as m

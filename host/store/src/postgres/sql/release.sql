@@ -1,4 +1,4 @@
--- Gives messages back whose lease is still held, the attempt unspent, lapses as they were, and returns their ids: $1 ids,
+-- Gives messages back whose lease is still held, the attempt unspent, lapses as they were, and returns them: $1 ids,
 -- $2 lease ids, $3 milliseconds until due again, $4 reasons, $5 errors, $6 entries of the history.
 update {table} as m
 set state = 'pending',
@@ -15,4 +15,4 @@ where m.id = any ($1::uuid[])
     and m.id = s.id
     and m.lease_id = s.lease_id
     and m.state = 'processing'
-returning m.id::text as id
+returning s.id::text as id, s.lease_id::text as lease_id

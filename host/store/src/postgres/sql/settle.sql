@@ -1,4 +1,4 @@
--- Writes what became of messages whose lease is still held and returns their ids: $1 ids, $2 lease ids, $3 states (or
+-- Writes what became of messages whose lease is still held and returns them: $1 ids, $2 lease ids, $3 states (or
 -- 'deleted'), $4 milliseconds until due again, $5 reasons, $6 errors, $7 entries of the history.
 with settled as (
     select *
@@ -13,7 +13,7 @@ deleted as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning m.id
+    returning s.id, s.lease_id
 ),
 updated as (
     update {table} as m
@@ -33,8 +33,8 @@ updated as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning m.id
+    returning s.id, s.lease_id
 )
-select id::text as id from deleted
+select id::text as id, lease_id::text as lease_id from deleted
 union all
-select id::text as id from updated
+select id::text as id, lease_id::text as lease_id from updated

@@ -20,7 +20,9 @@ select
     coalesce(counted.held, 0) as held,
     coalesce(counted.delivered, 0) as delivered,
     coalesce(counted.dead, 0) as dead,
-    (extract(epoch from now() - greatest(counted.oldest_due, 'epoch')) * 1000)::bigint as oldest_due_ms,
+    case
+        when counted.oldest_due is not null then (extract(epoch from now() - greatest(counted.oldest_due, 'epoch')) * 1000)::bigint
+    end as oldest_due_ms,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)::uuid) as last_error
 from counted

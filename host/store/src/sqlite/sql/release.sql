@@ -1,4 +1,4 @@
--- Gives messages back whose lease is still held, the attempt unspent, lapses as they were, and returns their ids: ?1 as JSON.
+-- Gives messages back whose lease is still held, the attempt unspent, lapses as they were,: ?1 as JSON.
 update {table} as m
 set state = 'pending',
     attempts = max(m.attempts - 1, 0),
@@ -15,4 +15,3 @@ from json_each(?1) as s
 where m.id = s.value ->> 'id'
     and m.lease_id = s.value ->> 'lease_id'
     and m.state = 'processing'
-returning id

@@ -1,5 +1,5 @@
--- Writes what became of messages whose lease is still held and returns their ids: ?1 settlements as JSON. Those to delete
--- are settle_delete.sql's.
+-- Writes what became of messages whose lease is still held: ?1 settlements as JSON. Those to delete are
+-- settle_delete.sql's.
 update {table} as m
 set state = s.value ->> 'state',
     available_at = case
@@ -22,4 +22,3 @@ where s.value ->> 'state' <> 'deleted'
     and m.id = s.value ->> 'id'
     and m.lease_id = s.value ->> 'lease_id'
     and m.state = 'processing'
-returning id

@@ -1,4 +1,4 @@
--- Deletes delivered messages whose lease is still held and returns their ids: ?1 settlements as JSON.
+-- Deletes delivered messages whose lease is still held: ?1 settlements as JSON.
 delete from {table} as m
 where (m.id, m.lease_id) in (
     select s.value ->> 'id', s.value ->> 'lease_id'
@@ -6,4 +6,3 @@ where (m.id, m.lease_id) in (
     where s.value ->> 'state' = 'deleted'
 )
     and m.state = 'processing'
-returning id

@@ -6,13 +6,14 @@ use std::time::Duration;
 use outboxd_core::{
     AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, safe_text,
 };
-use tokio::sync::Semaphore;
+use outboxd_store::OutboxStore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::handler::{CallControl, Handled, Handlers, Route};
-use crate::lanes::{Slot, Slots};
+use crate::lanes::Slots;
 use crate::leases::{HeldLease, Leases, LetGo};
 use crate::settler::{Ready, Settler};
 
@@ -20,6 +21,7 @@ use crate::settler::{Ready, Settler};
 pub type DrawJitter = Arc<dyn Fn() -> Jitter + Send + Sync>;
 
 pub struct Dispatcher {
+    pub store: Arc<dyn OutboxStore>,
     pub handlers: Arc<dyn Handlers>,
     pub slots: Arc<Slots>,
     pub leases: Arc<Leases>,
@@ -30,24 +32,58 @@ pub struct Dispatcher {
     pub running: TaskTracker,
     /// Interrupts every call under way: the grace of a stop is over.
     pub interrupt: CancellationToken,
-    /// Messages that already lost all leases but one are tried one at a time, lest innocent ones die beside a poison.
+    /// So many lost leases make a message `crashed`.
+    pub max_lapses: u32,
+    /// One permit, held by the message that runs on its last life.
     pub last_life: Arc<Semaphore>,
 }
 
 impl Dispatcher {
-    /// Starts an attempt for each claim that was asked for at `asked`.
-    pub async fn dispatch(self: &Arc<Self>, claims: Vec<Claim>, asked: Instant) {
-        for claim in claims {
-            let place = self.settler.place().await;
-            let route = self.handlers.route(&claim.message.topic);
-            let slot = route.as_ref().map(|route| self.slots.take(route.plugin.clone()));
-            let lease = self.leases.hold(&claim, asked, &self.interrupt);
-            let dispatcher = self.clone();
-            self.running.spawn(async move {
-                let attempt = dispatcher.attempt(&claim, route, &lease, asked).await;
-                dispatcher.finish(claim, attempt, lease, slot, place, asked);
-            });
+    /// The most leases that a message may have lost to be claimed now.
+    ///
+    /// A message that lost all but one is on its last life: it may be what kills relays. While one of those runs no other
+    /// is claimed, so that a poison takes none with it.
+    pub fn lapses_max(&self) -> u32 {
+        match self.last_life.available_permits() {
+            0 => self.max_lapses.saturating_sub(2),
+            _ => u32::MAX,
         }
+    }
+
+    /// Starts an attempt for each claim that was asked for at `asked`; of those on their last life for one, and only when
+    /// the others have been given back.
+    pub async fn dispatch(self: &Arc<Self>, claims: Vec<Claim>, asked: Instant) {
+        let (last_lives, others): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|claim| claim.lapses.saturating_add(1) == self.max_lapses);
+        for claim in others {
+            self.start(claim, asked, None).await;
+        }
+        let mut last_lives = last_lives.into_iter();
+        let Some(claim) = last_lives.next() else { return };
+        let alone = self.last_life.clone().try_acquire_owned().ok();
+        let waiting: Vec<Settlement> = last_lives.map(|claim| given_back(&claim)).collect();
+        if !waiting.is_empty() && self.store.release(&waiting).await.is_err() {
+            // They may still be held by this relay, so the one may not start either.
+            for settlement in waiting.into_iter().chain([given_back(&claim)]) {
+                let give_up_at = asked + self.settle_grace;
+                self.settler.hand_over(Ready { settlement, give_up_at, place: self.settler.place().await });
+            }
+            return;
+        }
+        self.start(claim, asked, alone).await;
+    }
+
+    async fn start(self: &Arc<Self>, claim: Claim, asked: Instant, alone: Option<OwnedSemaphorePermit>) {
+        let place = self.settler.place().await;
+        let route = self.handlers.route(&claim.message.topic);
+        let slot = route.as_ref().map(|route| self.slots.take(route.plugin.clone()));
+        let lease = self.leases.hold(&claim, asked, &self.interrupt);
+        let dispatcher = self.clone();
+        self.running.spawn(async move {
+            let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
+            dispatcher.finish(claim, attempted, lease, place, asked);
+            drop((slot, alone));
+        });
     }
 
     /// Runs one attempt. Everything that can go wrong is an outcome.
@@ -57,24 +93,13 @@ impl Dispatcher {
             let error = format!("topic {:?} has no plugin any more", claim.message.topic);
             return Attempted::refused(host_fault(Reason::Unrouted, error), RetryPolicy::default().into());
         };
-        if let Err(refused) = admit(claim, &route.policy) {
+        if let Err(refused) = admit(claim, &route.policy, self.max_lapses) {
             return Attempted::refused(refused, route.policy);
         }
         if started >= self.leases.trusted_until(asked) {
             let error = "the claim was answered so late that its lease could not be trusted".into();
             return Attempted::refused(host_fault(Reason::Overload, error), route.policy);
         }
-        let _alone = if claim.lapses + 1 >= route.policy.max_lapses {
-            match self.last_life.clone().try_acquire_owned() {
-                Ok(alone) => Some(alone),
-                Err(_) => {
-                    let error = "on its last life, it waits until another such message has ended".into();
-                    return Attempted::refused(host_fault(Reason::Overload, error), route.policy);
-                }
-            }
-        } else {
-            None
-        };
         let handled = route.handler.handle(claim, CallControl { stop: lease.stop.clone() }).await;
         Attempted { handled, took: started.elapsed(), policy: route.policy }
     }
@@ -84,8 +109,7 @@ impl Dispatcher {
         claim: Claim,
         attempted: Attempted,
         lease: HeldLease,
-        slot: Option<Slot>,
-        place: tokio::sync::OwnedSemaphorePermit,
+        place: OwnedSemaphorePermit,
         asked: Instant,
     ) {
         let Attempted { handled, took, policy } = attempted;
@@ -101,7 +125,6 @@ impl Dispatcher {
         report(&claim, &transition, asked);
         let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
         self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place });
-        drop(slot);
     }
 }
 
@@ -117,6 +140,21 @@ impl Attempted {
     fn refused(outcome: Outcome, policy: Arc<RetryPolicy>) -> Self {
         Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy }
     }
+}
+
+/// The settlement of a claim on its last life that must wait for another.
+fn given_back(claim: &Claim) -> Settlement {
+    let error = "on its last life, it waits until another such message has ended".into();
+    let pause = RetryPolicy::default().pause;
+    let transition = Transition::Released { after: pause, reason: Reason::Overload, error };
+    let record = AttemptRecord {
+        attempt: claim.attempt,
+        took: Duration::ZERO,
+        http_status: None,
+        response_excerpt: None,
+        digest: None,
+    };
+    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
 }
 
 fn host_fault(reason: Reason, error: String) -> Outcome {

@@ -74,6 +74,10 @@ impl Usage {
         self.used.is_empty()
     }
 
+    pub fn is_full(&self) -> bool {
+        self.free() == 0
+    }
+
     fn of(&self, plugin: &str) -> usize {
         self.used.get(plugin).copied().unwrap_or(0)
     }

@@ -18,11 +18,11 @@ use crate::outage::Outage;
 pub struct Leases {
     store: Arc<dyn OutboxStore>,
     lease: Duration,
-    held: Mutex<HashMap<LeaseId, Lease>>,
+    held: Mutex<HashMap<MessageId, Lease>>,
 }
 
 struct Lease {
-    id: MessageId,
+    lease_id: LeaseId,
     trusted_until: Instant,
     stop: CancellationToken,
 }
@@ -30,7 +30,7 @@ struct Lease {
 /// A lease that is renewed until this is dropped.
 pub struct HeldLease {
     leases: Arc<Leases>,
-    lease_id: LeaseId,
+    held: Held,
     /// Cancelled when the lease is lost, and with the token it was made from.
     pub stop: CancellationToken,
 }
@@ -52,9 +52,13 @@ impl Leases {
     /// Holds the lease of a claim that was asked for at `asked`; `parent` stops its call for other reasons.
     pub fn hold(self: &Arc<Self>, claim: &Claim, asked: Instant, parent: &CancellationToken) -> HeldLease {
         let stop = parent.child_token();
-        let lease = Lease { id: claim.message.id, trusted_until: self.trusted_until(asked), stop: stop.clone() };
-        self.held().insert(claim.lease_id, lease);
-        HeldLease { leases: self.clone(), lease_id: claim.lease_id, stop }
+        let of = Held { id: claim.message.id, lease_id: claim.lease_id };
+        let lease = Lease { lease_id: of.lease_id, trusted_until: self.trusted_until(asked), stop: stop.clone() };
+        let mut held = self.held();
+        // Claimed again by this very relay, which must have stood still meanwhile.
+        self.lose(&mut held, of.id, "it lapsed and this relay claimed the message anew");
+        held.insert(of.id, lease);
+        HeldLease { leases: self.clone(), held: of, stop }
     }
 
     /// When a lease asked for at `asked` is no longer trusted.
@@ -70,7 +74,7 @@ impl Leases {
             let asked = Instant::now();
             next = asked + self.lease / 3;
             let held: Vec<Held> =
-                self.held().iter().map(|(lease_id, lease)| Held { id: lease.id, lease_id: *lease_id }).collect();
+                self.held().iter().map(|(id, lease)| Held { id: *id, lease_id: lease.lease_id }).collect();
             if held.is_empty() {
                 continue;
             }
@@ -91,10 +95,12 @@ impl Leases {
         let mut held = self.held();
         for (renewed, status) in renewed.iter().zip(statuses) {
             // Gone: its call ended and was handed to the settler meanwhile, so "lost" may be our own settle.
-            let Some(lease) = held.get_mut(&renewed.lease_id) else { continue };
+            let Some(lease) = held.get_mut(&renewed.id).filter(|lease| lease.lease_id == renewed.lease_id) else {
+                continue;
+            };
             match status {
                 LeaseStatus::Held => lease.trusted_until = self.trusted_until(asked),
-                LeaseStatus::Lost => self.lose(&mut held, renewed.lease_id, "another relay may hold it"),
+                LeaseStatus::Lost => self.lose(&mut held, renewed.id, "another relay may hold it"),
             }
         }
     }
@@ -106,23 +112,23 @@ impl Leases {
         while end.run_until_cancelled(tokio::time::sleep(pace)).await.is_some() {
             let now = Instant::now();
             let mut held = self.held();
-            let expired: Vec<LeaseId> =
-                held.iter().filter(|(_, lease)| lease.trusted_until <= now).map(|(lease_id, _)| *lease_id).collect();
-            for lease_id in expired {
-                self.lose(&mut held, lease_id, "it could not be renewed in time");
+            let expired: Vec<MessageId> =
+                held.iter().filter(|(_, lease)| lease.trusted_until <= now).map(|(id, _)| *id).collect();
+            for id in expired {
+                self.lose(&mut held, id, "it could not be renewed in time");
             }
         }
     }
 
-    fn lose(&self, held: &mut HashMap<LeaseId, Lease>, lease_id: LeaseId, why: &str) {
-        if let Some(lease) = held.remove(&lease_id) {
+    fn lose(&self, held: &mut HashMap<MessageId, Lease>, id: MessageId, why: &str) {
+        if let Some(lease) = held.remove(&id) {
             lease.stop.cancel();
-            warn!(message.id = %lease.id, lease.id = %lease_id, "the lease of message {} is lost: {why}; its call is stopped, nothing is settled", lease.id);
+            warn!(message.id = %id, lease.id = %lease.lease_id, "the lease of message {id} is lost: {why}; its call is stopped, nothing is settled");
         }
     }
 
     // The map stays sound if a holder panicked: every change is a single step.
-    fn held(&self) -> MutexGuard<'_, HashMap<LeaseId, Lease>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<MessageId, Lease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,15 +136,21 @@ impl Leases {
 impl HeldLease {
     /// Ends the renewing: the call is over.
     pub fn let_go(self) -> LetGo {
-        match self.leases.held().remove(&self.lease_id) {
+        match self.remove() {
             Some(lease) => LetGo::Trusted { until: lease.trusted_until },
             None => LetGo::Lost,
         }
+    }
+
+    fn remove(&self) -> Option<Lease> {
+        let mut held = self.leases.held();
+        held.get(&self.held.id).filter(|lease| lease.lease_id == self.held.lease_id)?;
+        held.remove(&self.held.id)
     }
 }
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        self.leases.held().remove(&self.lease_id);
+        self.remove();
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboxd_core::MAX_LAPSES_DEFAULT;
 use outboxd_store::{DueTopic, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
@@ -31,6 +32,8 @@ pub struct RelayOptions {
     pub lease: Duration,
     /// How long a stop waits for calls under way. Default 25 s.
     pub grace: Duration,
+    /// So many lost leases make a message `crashed`: it probably kills its relays. At least 2. Default 3.
+    pub max_lapses: u32,
 }
 
 impl Default for RelayOptions {
@@ -40,6 +43,7 @@ impl Default for RelayOptions {
             poll_interval: Duration::from_secs(1),
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(25),
+            max_lapses: MAX_LAPSES_DEFAULT,
         }
     }
 }
@@ -151,6 +155,7 @@ impl Relay {
         let (leases, until) = (self.leases.clone(), end.clone());
         chores.spawn(async move { leases.expire_until(until).await });
         let dispatcher = Dispatcher {
+            store: self.store.clone(),
             handlers: self.handlers.clone(),
             slots: self.slots.clone(),
             leases: self.leases.clone(),
@@ -159,6 +164,7 @@ impl Relay {
             settle_grace: self.options.lease,
             running: TaskTracker::new(),
             interrupt: CancellationToken::new(),
+            max_lapses: self.options.max_lapses,
             last_life: Arc::new(Semaphore::new(1)),
         };
         Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, end, chores }
@@ -166,6 +172,9 @@ impl Relay {
 
     /// Finds what is due, claims what can start now and dispatches it.
     async fn look(&self, work: &mut Work) -> Result<Look, StoreError> {
+        if self.slots.usage().is_full() {
+            return Ok(Look::Nothing);
+        }
         if work.due_read.is_none_or(|read| read.elapsed() >= self.options.poll_interval) {
             let read = Instant::now();
             work.due = self.store.due_topics().await?;
@@ -177,7 +186,7 @@ impl Relay {
             return Ok(Look::Nothing);
         }
         let asked = Instant::now();
-        let claims = self.store.claim(&lanes, self.options.lease).await?;
+        let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;
@@ -191,6 +200,9 @@ impl Relay {
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
     async fn idle(&self, work: &mut Work) {
+        if self.slots.usage().is_full() {
+            return self.slots.freed().await;
+        }
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
         tokio::select! {

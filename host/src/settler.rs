@@ -2,6 +2,7 @@
 //!
 //! Batches form by themselves: while one statement runs, results gather for the next. When idle, none waits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use outboxd_core::{LeaseStatus, Settlement, Transition};
@@ -64,43 +65,67 @@ impl Settler {
 
 impl SettleLoop {
     pub async fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        while self.queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            let (released, settled) = batch
-                .drain(..)
-                .partition(|ready: &Ready| matches!(ready.settlement.transition, Transition::Released { .. }));
-            self.write(settled, Statement::Settle).await;
-            self.write(released, Statement::Release).await;
+        let mut ready = Vec::with_capacity(BATCH_MAX);
+        while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
+            while !ready.is_empty() {
+                let (batch, later) = without_repetition(std::mem::take(&mut ready));
+                let (released, settled) = batch.into_iter().partition::<Vec<Ready>, _>(|ready| {
+                    matches!(ready.settlement.transition, Transition::Released { .. })
+                });
+                self.write(Batch::of(settled), Statement::Settle).await;
+                self.write(Batch::of(released), Statement::Release).await;
+                ready = later;
+            }
         }
     }
 
     /// Returns when the fate of every result is known, or its time has passed.
-    async fn write(&mut self, mut batch: Vec<Ready>, statement: Statement) {
+    async fn write(&mut self, mut batch: Batch, statement: Statement) {
         let mut first = true;
-        while !batch.is_empty() {
-            let settlements: Vec<Settlement> = batch.iter().map(|ready| ready.settlement.clone()).collect();
-            match statement.run(&*self.store, &settlements).await {
+        while !batch.settlements.is_empty() {
+            match statement.run(&*self.store, &batch.settlements).await {
                 Ok(statuses) => {
                     self.outage.over();
-                    count_lost(&settlements, &statuses, first);
+                    count_lost(&batch.settlements, &statuses, first);
                     return;
                 }
                 Err(error) => sleep(self.outage.note(&error)).await,
             }
             first = false;
-            batch.retain(still_worth_trying);
+            batch.give_up_what_is_over(Instant::now());
         }
     }
 }
 
-fn still_worth_trying(ready: &Ready) -> bool {
-    let worth = Instant::now() < ready.give_up_at;
-    if !worth {
-        metrics::counter!("outboxd_settles_unknown_total").increment(1);
-        let id = ready.settlement.id;
-        warn!(message.id = %id, "what message {id} came to could not be written before its lease ended; it will be delivered again");
+/// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
+/// and a statement answers for each message once.
+fn without_repetition(ready: Vec<Ready>) -> (Vec<Ready>, Vec<Ready>) {
+    let mut seen = HashSet::with_capacity(ready.len());
+    ready.into_iter().partition(|ready| seen.insert(ready.settlement.id))
+}
+
+/// What goes out in one statement, and beside each result its terms.
+struct Batch {
+    settlements: Vec<Settlement>,
+    terms: Vec<(Instant, OwnedSemaphorePermit)>,
+}
+
+impl Batch {
+    fn of(ready: Vec<Ready>) -> Batch {
+        let (settlements, terms) =
+            ready.into_iter().map(|ready| (ready.settlement, (ready.give_up_at, ready.place))).unzip();
+        Batch { settlements, terms }
     }
-    worth
+
+    fn give_up_what_is_over(&mut self, now: Instant) {
+        let all = self.settlements.drain(..).zip(self.terms.drain(..)).collect::<Vec<_>>();
+        let (kept, over) = all.into_iter().partition::<Vec<_>, _>(|(_, (give_up_at, _))| now < *give_up_at);
+        (self.settlements, self.terms) = kept.into_iter().unzip();
+        for (Settlement { id, .. }, _) in over {
+            metrics::counter!("outboxd_settles_unknown_total").increment(1);
+            warn!(message.id = %id, "what message {id} came to could not be written before its lease ended; it will be delivered again");
+        }
+    }
 }
 
 /// A row that a first try did not find was fenced. One that a later try did not find may have been written by the try

@@ -228,11 +228,11 @@ impl Reader {
         })
     }
 
-    /// A table of the user's own names, each with a string.
+    /// A table of the user's own names, each with a string; numbers and booleans are taken as written.
     pub fn map(&self, key: &str) -> Option<BTreeMap<String, String>> {
         self.read(key, "a table of strings", |value| match value {
             Value::Table(node) => {
-                node.entries.iter().map(|(name, entry)| Some((name.clone(), entry.value.text()?))).collect()
+                node.entries.iter().map(|(name, entry)| Some((name.clone(), entry.value.scalar()?))).collect()
             }
             _ => None,
         })
@@ -334,6 +334,15 @@ impl Value {
         match self {
             Value::Text(text) => Some(text.clone()),
             _ => None,
+        }
+    }
+
+    fn scalar(&self) -> Option<String> {
+        match self {
+            Value::Integer(number) => Some(number.to_string()),
+            Value::Float(number) => Some(number.to_string()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            other => other.text(),
         }
     }
 }

@@ -100,7 +100,7 @@ pub fn configuration(config: &Config, options: &StoreOptions) -> String {
         format!("poll_interval = \"{}\"", humantime::format_duration(relay.poll_interval)),
         format!("lease = \"{}\"", humantime::format_duration(relay.lease)),
         format!("grace = \"{}\"", humantime::format_duration(relay.grace)),
-        format!("max_lapses = {}", retry.max_lapses),
+        format!("max_lapses = {}", relay.max_lapses),
         format!("# statement timeout: {}", humantime::format_duration(options.statement_timeout)),
         String::new(),
         "[retry]".into(),

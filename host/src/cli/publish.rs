@@ -25,7 +25,7 @@ pub async fn publish(global: &Global, args: PublishArgs) -> anyhow::Result<()> {
 }
 
 fn message(args: &PublishArgs, payload: String) -> NewMessage {
-    let mut message = NewMessage::from_json(&args.topic, payload);
+    let mut message = NewMessage::raw(&args.topic, payload);
     if let Some(key) = &args.key {
         message = message.key(key);
     }

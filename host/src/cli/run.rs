@@ -105,7 +105,7 @@ async fn open(
         match tried {
             Ok(_) => {
                 outage.over();
-                return Ok(Some(Store::connect(options).await?));
+                return Ok(Some(Store::connect(options)?));
             }
             Err(error @ StoreError::Unavailable(_)) if !once => {
                 let pause = outage.note(&error);

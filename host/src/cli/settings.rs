@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
+use outboxd_store::{OnDelivered, Store, StoreOptions, TableName, WakeBy};
 use tracing::info;
 
 use super::args::{Global, MigrateArgs};
@@ -63,9 +63,9 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
             Some(Duration::ZERO) => OnDelivered::Delete,
             _ => OnDelivered::Keep,
         },
-        notify: match config.notify {
-            Notify::On => outboxd_store::Notify::Listen,
-            Notify::Off => outboxd_store::Notify::PollOnly,
+        wake_by: match config.notify {
+            Notify::On => WakeBy::Notify,
+            Notify::Off => WakeBy::PollOnly,
         },
         pooler: match config.pooler {
             Pooler::None => outboxd_store::Pooler::None,
@@ -80,15 +80,15 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
 /// A store for one command: an answer or an error, no waiting for a database that is away.
 pub async fn connect(global: &Global) -> anyhow::Result<Store> {
     let config = load_plain(global)?;
-    let options = StoreOptions { notify: outboxd_store::Notify::PollOnly, ..store_options(&config)? };
-    Ok(Store::connect(&options).await?)
+    let options = StoreOptions { wake_by: WakeBy::PollOnly, ..store_options(&config)? };
+    Ok(Store::connect(&options)?)
 }
 
 pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
     let config = load_plain(global)?;
     let options = store_options(&config)?;
     if args.print {
-        output::line(outboxd_store::print_migrations(&options)?);
+        output::line(outboxd_store::print_migrations(&options.url, &options.table)?);
         return Ok(());
     }
     let migrated = outboxd_store::migrate(&options).await.context("cannot migrate")?;

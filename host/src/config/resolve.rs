@@ -77,12 +77,13 @@ pub fn resolve(
         poll_interval: positive(&relay, "poll_interval").unwrap_or(defaults.poll_interval),
         lease: positive(&relay, "lease").unwrap_or(defaults.lease),
         grace: relay.duration("grace").unwrap_or(defaults.grace),
+        max_lapses: integer(&relay, "max_lapses", 2..=1000).map_or(defaults.max_lapses, |n| n as u32),
     };
     if relay_options.lease < Duration::from_secs(1) {
         relay.error("lease", "must be at least 1s: it is renewed every third of it");
     }
     let notify = if relay.bool("notify").unwrap_or(true) { Notify::On } else { Notify::Off };
-    let retry = retry(&reader.section("retry"), &relay);
+    let retry = retry(&reader.section("retry"));
 
     let retention = reader.section("retention");
     let kept = Retention::default();
@@ -140,11 +141,10 @@ fn admin_address(reader: &Reader, text: &str) -> Option<SocketAddr> {
     address
 }
 
-fn retry(reader: &Reader, relay: &Reader) -> RetryPolicy {
+fn retry(reader: &Reader) -> RetryPolicy {
     let defaults = RetryPolicy::default();
     let policy = RetryPolicy {
         max_attempts: integer(reader, "max_attempts", 1..=u32::MAX as usize).map_or(defaults.max_attempts, |n| n as u32),
-        max_lapses: integer(relay, "max_lapses", 2..=1000).map_or(defaults.max_lapses, |n| n as u32),
         pause: defaults.pause,
         backoff: Backoff {
             base: positive(reader, "base").unwrap_or(defaults.backoff.base),

@@ -59,8 +59,8 @@ impl OutboxStore for Metered {
         self.inner.due_topics().await
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
-        let claims = self.inner.claim(lanes, lease).await?;
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
+        let claims = self.inner.claim(lanes, lease, lapses_max).await?;
         for claim in &claims {
             let topic = self.topics.label(&claim.message.topic);
             counter!("outboxd_claimed_total", "topic" => topic.to_string()).increment(1);

@@ -26,7 +26,7 @@ impl OutboxStore for MemoryStore {
         Ok(topics.into_iter().map(|(topic, due)| DueTopic { topic: topic.into(), oldest_due: waited(due) }).collect())
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let mut table = self.table();
         let now = table.now();
         let mut claims = Vec::new();
@@ -35,6 +35,7 @@ impl OutboxStore for MemoryStore {
                 .rows
                 .iter()
                 .filter(|(_, row)| row.topic == lane.topic && table.due(row, now))
+                .filter(|(_, row)| row.lapses.saturating_add(u32::from(row.state == State::Processing)) <= lapses_max)
                 .map(|(id, row)| (row.available_at, *id))
                 .collect();
             due.sort_unstable();

@@ -18,7 +18,7 @@ impl OutboxStore for Postgres {
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
         let (sql, lease_ms, payload_max) =
@@ -26,7 +26,12 @@ impl OutboxStore for Postgres {
         let rows: Vec<ClaimRow> = self
             .claims
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(topics).bind(slots).bind(lease_ms).bind(payload_max);
+                let query = sqlx::query_as(sql)
+                    .bind(topics)
+                    .bind(slots)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;

@@ -19,7 +19,7 @@ impl OutboxStore for Sqlite {
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let slots_max = i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0));
         let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
         let lanes = json!(lanes).to_string();
@@ -28,7 +28,12 @@ impl OutboxStore for Sqlite {
         let rows: Vec<ClaimRow> = self
             .writes
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(lanes).bind(slots_max).bind(lease_ms).bind(payload_max);
+                let query = sqlx::query_as(sql)
+                    .bind(lanes)
+                    .bind(slots_max)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;

@@ -1,4 +1,5 @@
--- Leases due messages and returns them: $1 topics, $2 how many of each, $3 milliseconds of lease, $4 largest payload.
+-- Leases due messages and returns them: $1 topics, $2 how many of each, $3 milliseconds of lease, $4 largest payload,
+-- $5 most leases lost.
 -- The array is an InitPlan: it runs once, so that no plan takes more than the lanes ask for, and the update is an index
 -- search by id. now(), not clock_timestamp(): a volatile bound would read every future message of the topic.
 update {table} as m
@@ -24,6 +25,7 @@ where m.id = any (array(
         where o.topic = lane.topic
             and o.state in ('pending', 'processing')
             and o.available_at <= now()
+            and o.lapses + case when o.state = 'processing' then 1 else 0 end <= $5
         order by o.available_at, o.id
         limit lane.slots
         for update skip locked

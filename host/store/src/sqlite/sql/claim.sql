@@ -1,5 +1,5 @@
 -- Leases due messages and returns them: ?1 lanes as JSON, ?2 the largest lane's slots, ?3 milliseconds of lease, ?4 largest
--- payload. SQLite has no LATERAL: each lane's ids come as a JSON array, which is then taken apart.
+-- payload, ?5 most leases lost. SQLite has no LATERAL: each lane's ids come as a JSON array, which is then taken apart.
 with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer))
 update {table} as m
 set state = 'processing',
@@ -18,6 +18,7 @@ where m.id in (
                 where o.topic = lane.value ->> 'topic'
                     and o.state in ('pending', 'processing')
                     and o.available_at <= (select now from clock)
+                    and o.lapses + (o.state = 'processing') <= ?5
                 order by o.available_at, o.id
                 limit ?2
             ) as head

@@ -1,0 +1,117 @@
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+/// The contract's package; its interfaces carry a version.
+const PACKAGE: &str = "outboxd:plugin/";
+const HANDLER: &str = "outboxd:plugin/handler@";
+/// What this host speaks, for messages to people.
+const SPEAKS: &str = "1.0";
+const SPEAKS_MAJOR: &str = "1";
+
+/// A larger file is not read. Bytes.
+pub const COMPONENT_BYTES_MAX: u64 = 64 << 20;
+
+/// Says what the bytes are, where they are no component.
+pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Err("the file is empty".into());
+    }
+    if bytes.len() as u64 > COMPONENT_BYTES_MAX {
+        return Err(format!("the file has {} bytes; a component has at most 64 MiB", bytes.len()));
+    }
+    if Engine::detect_precompiled(bytes).is_some() {
+        return Err("this is a precompiled native artefact, which outboxd never loads from here; use the .wasm it was made from".into());
+    }
+    match bytes.get(..8) {
+        Some(b"\0asm\x0d\0\x01\0") => Ok(()),
+        Some(b"\0asm\x01\0\0\0") => {
+            Err("this is a core WebAssembly module, not a component; build it for wasm32-wasip2, or make a \
+            component of it with `outboxd plugin build`"
+                .into())
+        }
+        Some([0, b'a', b's', b'm', ..]) => {
+            Err("this is WebAssembly of an unknown version; rebuild it with current tools".into())
+        }
+        _ if is_text(bytes) => Err("this is text, not a component; compile it first".into()),
+        _ => Err("this is no WebAssembly at all".into()),
+    }
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    let start = &bytes[..bytes.len().min(512)];
+    start.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
+}
+
+/// Compiles, and turns a panic of the compiler into an error: what it was given may be anything.
+pub(crate) fn compile(engine: &Engine, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.precompile_component(bytes)));
+    match compiled {
+        Ok(Ok(artefact)) => Ok(artefact),
+        Ok(Err(error)) => Err(format!("it cannot be compiled: {}", one_line(&error))),
+        Err(_) => Err("the compiler panicked on it, please report it".into()),
+    }
+}
+
+/// Checks that the component is built for this host, in words that say for what else it was built.
+pub(crate) fn check_world(engine: &Engine, component: &Component) -> Result<(), String> {
+    let ty = component.component_type();
+    let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_string()).collect();
+    let versions: Vec<&str> = exports.iter().filter_map(|name| name.strip_prefix(HANDLER)).collect();
+    let speaks = |version: &str| major(version) == SPEAKS_MAJOR;
+    match versions.as_slice() {
+        [] if exports.is_empty() => {
+            return Err(format!("it exports nothing; a plugin exports outboxd:plugin/handler@{SPEAKS}.0"));
+        }
+        [] => {
+            return Err(format!(
+                "it exports {}, but no outboxd:plugin/handler; was it built for the world `plugin` of outboxd's wit/v1?",
+                exports.join(", ")
+            ));
+        }
+        [version] if speaks(version) => {}
+        [version] => return Err(format!("it was built for outboxd:plugin {version}; this host speaks {SPEAKS}")),
+        several => {
+            return Err(format!(
+                "it exports outboxd:plugin/handler in several versions ({}); keep one",
+                several.join(", ")
+            ));
+        }
+    }
+    for (name, _) in ty.imports(engine) {
+        let version = name.strip_prefix(PACKAGE).and_then(|rest| rest.split_once('@'));
+        if let Some((_, version)) = version.filter(|(_, version)| !speaks(version)) {
+            return Err(format!("it imports {name}, of outboxd:plugin {version}; this host speaks {SPEAKS}"));
+        }
+    }
+    Ok(())
+}
+
+fn major(version: &str) -> &str {
+    version.split('.').next().unwrap_or_default()
+}
+
+/// The whole chain of an error in one line.
+pub(crate) fn one_line(error: &wasmtime::Error) -> String {
+    let text = format!("{error:#}");
+    outboxd_core::safe_text(&text.split_whitespace().collect::<Vec<_>>().join(" "), 1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_component_is_named() {
+        for (bytes, words) in [
+            (&b""[..], "empty"),
+            (b"\0asm\x01\0\0\0", "core WebAssembly module"),
+            (b"\0asm\x0a\0\x01\0", "unknown version"),
+            (b"(component)", "text"),
+            (b"\x7fELF\x02\x01\x01\0", "no WebAssembly"),
+            (b"\0as", "no WebAssembly"),
+        ] {
+            let error = check_kind(bytes).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

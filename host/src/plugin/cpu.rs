@@ -1,0 +1,83 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// What a call has spent computing, measured by timing its polls: a guest that waits for a reply is charged nothing.
+#[derive(Debug)]
+pub(crate) struct CpuMeter {
+    base: Instant,
+    budget: Duration,
+    /// Nanoseconds of the slices that ended.
+    spent: AtomicU64,
+    /// When the running slice began, in nanoseconds since `base`, plus one; 0 while none runs.
+    slice_start: AtomicU64,
+}
+
+impl CpuMeter {
+    pub(crate) fn new(budget: Duration) -> Arc<Self> {
+        Arc::new(CpuMeter { base: Instant::now(), budget, spent: AtomicU64::new(0), slice_start: AtomicU64::new(0) })
+    }
+
+    /// The running slice included.
+    pub(crate) fn spent(&self) -> Duration {
+        let spent = Duration::from_nanos(self.spent.load(Ordering::Relaxed));
+        match self.slice_start.load(Ordering::Relaxed) {
+            0 => spent,
+            start => spent + Duration::from_nanos((self.now() + 1).saturating_sub(start)),
+        }
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.spent() >= self.budget
+    }
+
+    /// Charges the polls of `future` to this meter.
+    pub(crate) fn measure<F: Future>(self: &Arc<Self>, future: F) -> Measured<F> {
+        Measured { meter: self.clone(), future: Box::pin(future) }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX - 1)
+    }
+}
+
+pub(crate) struct Measured<F> {
+    meter: Arc<CpuMeter>,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Measured<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let start = self.meter.now();
+        self.meter.slice_start.store(start + 1, Ordering::Relaxed);
+        let polled = self.future.as_mut().poll(cx);
+        self.meter.slice_start.store(0, Ordering::Relaxed);
+        self.meter.spent.fetch_add(self.meter.now().saturating_sub(start), Ordering::Relaxed);
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waiting_costs_nothing_and_computing_does() {
+        let meter = CpuMeter::new(Duration::from_millis(20));
+
+        meter.measure(tokio::time::sleep(Duration::from_millis(60))).await;
+        assert!(!meter.is_spent());
+
+        let busy = async {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(25) {}
+        };
+        meter.measure(busy).await;
+        assert!(meter.is_spent());
+    }
+}

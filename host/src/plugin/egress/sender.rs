@@ -1,0 +1,39 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::body::RequestBody;
+use super::connector::Connector;
+use super::policy::EgressPolicy;
+use crate::plugin::secrets::Secrets;
+
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_PER_HOST_MAX: usize = 32;
+const RESPONSE_HEADERS_MAX: usize = 128;
+const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What the plugins of one version send through: one policy and one pool of connections for each grant, since a pooled
+/// connection skips the checks that opened it.
+pub(crate) struct Egress {
+    pub(crate) policy: EgressPolicy,
+    pub(crate) secrets: Secrets,
+    pub(crate) client: Client<Connector, RequestBody>,
+}
+
+impl Egress {
+    /// HTTP/1.1 only; nothing is followed, and nothing is retried but what was never sent.
+    pub(crate) fn new(policy: EgressPolicy, secrets: Secrets, connector: Connector) -> Arc<Self> {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
+            .http1_max_headers(RESPONSE_HEADERS_MAX)
+            .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
+            .set_host(true)
+            .build(connector);
+        Arc::new(Egress { policy, secrets, client })
+    }
+}

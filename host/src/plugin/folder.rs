@@ -1,0 +1,182 @@
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use outboxd_core::{TopicPattern, safe_text};
+use sha2::{Digest, Sha256};
+
+use super::cache::hex;
+use super::component::COMPONENT_BYTES_MAX;
+
+/// A larger manifest is not read. Bytes.
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+/// More plugins than these are not loaded.
+const PLUGINS_MAX: usize = 1000;
+
+/// What tells a file's content from another's without reading it. Never trusted to say that content is the same plugin:
+/// the digest decides that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Stamp {
+        Stamp {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            size: meta.size(),
+            mtime: (meta.mtime(), meta.mtime_nsec()),
+            ctime: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+/// The stamps of a component and its manifest.
+pub(crate) type Stamps = (Stamp, Option<Stamp>);
+
+/// A plugin as it lies in the folder.
+pub(crate) struct Found {
+    pub(crate) file: PathBuf,
+    pub(crate) stamps: Stamps,
+    /// Nothing where the stamps are the ones known already.
+    pub(crate) content: Option<Content>,
+}
+
+/// What was read, once: the same bytes are hashed, checked and compiled.
+pub(crate) struct Content {
+    pub(crate) component: Vec<u8>,
+    pub(crate) manifest: Option<String>,
+    pub(crate) digest: String,
+}
+
+/// One look at the folder.
+#[derive(Default)]
+pub(crate) struct Look {
+    pub(crate) found: BTreeMap<String, Found>,
+    /// What is no plugin, by name, and why.
+    pub(crate) skipped: BTreeMap<String, String>,
+    /// Something changed while it was read: look again soon.
+    pub(crate) unstable: bool,
+}
+
+/// Looks at every `NAME.wasm` of the folder and reads those whose stamps are new. Never blocks on what is no regular file.
+pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<Look> {
+    let mut look = Look::default();
+    for entry in fs::read_dir(dir)? {
+        let Ok(entry) = entry else {
+            look.unstable = true;
+            continue;
+        };
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "wasm") {
+            continue;
+        }
+        let shown = safe_text(&path.file_name().unwrap_or_default().to_string_lossy(), 300);
+        let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else {
+            look.skipped.insert(shown, "its name is not UTF-8".into());
+            continue;
+        };
+        if stem.starts_with(['.', '_']) {
+            continue;
+        }
+        if let Err(why) = check_name(stem) {
+            look.skipped.insert(shown, why);
+            continue;
+        }
+        if look.found.len() >= PLUGINS_MAX {
+            look.skipped.insert(shown, format!("there are {PLUGINS_MAX} plugins already"));
+            continue;
+        }
+        match read(&path, known.get(stem)) {
+            Ok(Some(found)) => {
+                look.found.insert(stem.to_string(), found);
+            }
+            Ok(None) => look.unstable = true,
+            // It went away between the listing and the look.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
+                look.unstable = true
+            }
+            Err(error) => {
+                look.skipped.insert(shown, error.to_string());
+            }
+        }
+    }
+    Ok(look)
+}
+
+/// A plugin's name is a topic, a metric label and a word in messages.
+fn check_name(stem: &str) -> Result<(), String> {
+    match TopicPattern::parse(stem) {
+        Ok(TopicPattern::Exact(_)) => {}
+        Ok(TopicPattern::Prefix(_)) => return Err("its name ends with \"*\"; name topics in the manifest".into()),
+        Err(why) => return Err(why),
+    }
+    let plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.');
+    if stem.len() > 100 || !stem.chars().all(plain) {
+        return Err("a plugin's name has at most 100 letters, digits, \"-\", \"_\" or \".\"".into());
+    }
+    Ok(())
+}
+
+/// Reads a plugin, or nothing where it changed meanwhile.
+fn read(path: &Path, known: Option<&Stamps>) -> io::Result<Option<Found>> {
+    let manifest_path = path.with_extension("toml");
+    let before = stamps(path, &manifest_path)?;
+    if known == Some(&before) {
+        return Ok(Some(Found { file: path.into(), stamps: before, content: None }));
+    }
+    let component = read_regular(path, COMPONENT_BYTES_MAX)?;
+    let manifest = match before.1 {
+        Some(_) => Some(read_regular(&manifest_path, MANIFEST_BYTES_MAX)?),
+        None => None,
+    };
+    if stamps(path, &manifest_path)? != before || component.len() as u64 != before.0.size {
+        return Ok(None);
+    }
+    let mut hasher = Sha256::new();
+    hasher.update(&component);
+    hasher.update(manifest.as_deref().unwrap_or_default());
+    let digest = hex(&hasher.finalize());
+    let to_text = |bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("its manifest is not UTF-8"));
+    let manifest = manifest.map(to_text).transpose()?;
+    Ok(Some(Found { file: path.into(), stamps: before, content: Some(Content { component, manifest, digest }) }))
+}
+
+fn stamps(path: &Path, manifest_path: &Path) -> io::Result<Stamps> {
+    let component = Stamp::of(&regular(fs::metadata(path)?)?);
+    let manifest = match fs::metadata(manifest_path) {
+        Ok(meta) => {
+            Some(Stamp::of(&regular(meta).map_err(|error| io::Error::other(format!("its manifest: {error}")))?))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io::Error::other(format!("its manifest: {error}"))),
+    };
+    Ok((component, manifest))
+}
+
+fn regular(meta: Metadata) -> io::Result<Metadata> {
+    if meta.is_file() { Ok(meta) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    // The type is checked again once it is open: it may have become a pipe meanwhile, and opening a pipe must not wait.
+    const O_NONBLOCK: i32 = 0o4000;
+    let file: File = fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let meta = regular(file.metadata()?)?;
+    if meta.len() > bytes_max {
+        return Err(io::Error::other(format!("it has {} bytes; at most {} MiB are read", meta.len(), bytes_max >> 20)));
+    }
+    let mut bytes = Vec::with_capacity(meta.len() as usize);
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it is growing; at most {} MiB are read", bytes_max >> 20)));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,204 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
+
+use outboxd_core::RetryPolicy;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::cache::{Cache, hex};
+use super::grants::Ceiling;
+use super::loader::{Loader, prepare};
+use super::manifest::Manifest;
+use super::registry::{Guest, Plugin, Registry};
+use super::sandbox::{Sandbox, SandboxOptions};
+use super::watch::Watch;
+use crate::handler::{Handler, Handlers};
+
+/// What a host of plugins is made of.
+#[derive(Clone)]
+pub struct PluginOptions {
+    /// The watched folder. Made where it is missing.
+    pub dir: PathBuf,
+    /// Where compiled plugins are kept; nothing: nowhere. Never inside `dir`.
+    pub cache_dir: Option<PathBuf>,
+    pub watch: Watch,
+    pub ceiling: Ceiling,
+    /// The policy of plugins whose manifest has no `[retry]`.
+    pub default_policy: RetryPolicy,
+    /// The concurrency of plugins whose manifest has none.
+    pub default_concurrency: usize,
+    pub sandbox: SandboxOptions,
+}
+
+impl Default for PluginOptions {
+    fn default() -> Self {
+        PluginOptions {
+            dir: "plugins".into(),
+            cache_dir: None,
+            watch: Watch::Auto,
+            ceiling: Ceiling::default(),
+            default_policy: RetryPolicy::default(),
+            default_concurrency: 16,
+            sandbox: SandboxOptions::default(),
+        }
+    }
+}
+
+/// The plugins of one folder.
+pub struct PluginHost {
+    loader: Loader,
+    registry: Arc<Registry>,
+    watch: Watch,
+}
+
+/// What people see of one plugin.
+#[derive(Clone, Debug, Serialize)]
+pub struct PluginInfo {
+    pub name: String,
+    pub file: String,
+    /// Of the version that serves; of the one that was refused where none does.
+    pub digest: Option<String>,
+    pub topics: Vec<String>,
+    pub hosts: Vec<String>,
+    pub private_networks: Vec<String>,
+    /// Names only.
+    pub secrets: Vec<String>,
+    /// `live`, `parked` or `bad`.
+    pub state: &'static str,
+    /// Why the file in the folder does not serve; beside `live`, the version before it does.
+    pub error: Option<String>,
+    /// Milliseconds since the epoch.
+    pub loaded_at_ms: Option<u64>,
+    pub calls: u64,
+    /// Calls that failed by the plugin's own doing.
+    pub faults: u64,
+    pub last_error: Option<String>,
+}
+
+impl PluginHost {
+    /// Sets the sandbox up. Nothing is loaded before [`PluginHost::scan_once`].
+    pub fn start(options: PluginOptions) -> Result<Arc<PluginHost>, String> {
+        let sandbox = Arc::new(Sandbox::new(options.sandbox)?);
+        if let Err(error) = std::fs::create_dir_all(&options.dir) {
+            warn!("the plugin folder {:?} is missing and cannot be made: {error}", options.dir);
+        }
+        let registry = Arc::new(Registry::default());
+        let loader = Loader {
+            sandbox,
+            registry: registry.clone(),
+            dir: options.dir,
+            cache: open_cache(options.cache_dir.as_deref()),
+            ceiling: options.ceiling,
+            default_retry: options.default_policy,
+            default_concurrency: options.default_concurrency,
+            memory: tokio::sync::Mutex::default(),
+            problems: std::sync::Mutex::default(),
+        };
+        Ok(Arc::new(PluginHost { loader, registry, watch: options.watch }))
+    }
+
+    /// Looks at the folder and loads what is new in it. When it returns, the set serves.
+    pub async fn scan_once(&self) {
+        self.loader.scan().await;
+    }
+
+    /// Keeps the set up to date with the folder, until `shutdown`.
+    pub async fn watch(&self, shutdown: CancellationToken) {
+        self.loader.watch(self.watch, shutdown).await;
+    }
+
+    /// The seam for the relay.
+    pub fn handlers(&self) -> Arc<dyn Handlers> {
+        self.registry.clone()
+    }
+
+    /// Every plugin that serves and every file that does not, by name.
+    pub fn list(&self) -> Vec<PluginInfo> {
+        let set = self.registry.set.load_full();
+        let problems = self.loader.problems().clone();
+        let mut list: Vec<PluginInfo> = set.plugins.iter().map(|plugin| info(plugin)).collect();
+        for (file, problem) in problems {
+            let name = file.strip_suffix(".wasm").unwrap_or(&file).to_string();
+            match list.iter_mut().find(|info| info.name == name) {
+                Some(info) => info.error = Some(problem.error),
+                None => list.push(PluginInfo {
+                    name,
+                    file,
+                    digest: problem.digest,
+                    topics: vec![],
+                    hosts: vec![],
+                    private_networks: vec![],
+                    secrets: vec![],
+                    state: "bad",
+                    error: Some(problem.error),
+                    loaded_at_ms: None,
+                    calls: 0,
+                    faults: 0,
+                    last_error: None,
+                }),
+            }
+        }
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        list
+    }
+}
+
+/// One component without a folder: for `plugin check`, `plugin invoke` and tests.
+pub struct OnePlugin {
+    pub manifest: Manifest,
+    pub digest: String,
+    pub handler: Arc<dyn Handler>,
+}
+
+impl OnePlugin {
+    /// Checks, compiles, links and tries out `component` as the plugin `name`. The text says what is wrong, in one line.
+    pub async fn load(
+        options: SandboxOptions,
+        cache_dir: Option<&Path>,
+        name: &str,
+        component: Vec<u8>,
+        manifest: Manifest,
+    ) -> Result<OnePlugin, String> {
+        let sandbox = Arc::new(Sandbox::new(options)?);
+        let digest = hex(&Sha256::digest(&component));
+        let version =
+            prepare(&sandbox, open_cache(cache_dir), name, component, digest.clone(), manifest.clone()).await?;
+        Ok(OnePlugin { manifest, digest, handler: Arc::new(Guest { sandbox, version }) })
+    }
+}
+
+/// A cache that cannot be used costs time at the next start, nothing else.
+fn open_cache(dir: Option<&Path>) -> Option<Arc<Cache>> {
+    match Cache::open(dir?) {
+        Ok(cache) => Some(Arc::new(cache)),
+        Err(error) => {
+            warn!("{error}; plugins are compiled at every start");
+            None
+        }
+    }
+}
+
+fn info(plugin: &Plugin) -> PluginInfo {
+    let version = &plugin.version;
+    let manifest = &version.manifest;
+    let since_epoch = plugin.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    PluginInfo {
+        name: version.name.to_string(),
+        file: plugin.file.display().to_string(),
+        digest: Some(version.digest.to_string()),
+        topics: manifest.topics.iter().map(ToString::to_string).collect(),
+        hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
+        private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
+        secrets: manifest.grants.secrets.keys().cloned().collect(),
+        state: if version.is_parked() { "parked" } else { "live" },
+        error: None,
+        loaded_at_ms: u64::try_from(since_epoch.as_millis()).ok(),
+        calls: version.stats.calls.load(Ordering::Relaxed),
+        faults: version.stats.faults.load(Ordering::Relaxed),
+        last_error: version.stats.last_error(),
+    }
+}

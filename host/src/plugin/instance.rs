@@ -1,0 +1,179 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use outboxd_core::{Claim, safe_text};
+use tokio_util::sync::CancellationToken;
+use wasmtime::Store;
+
+use super::bindings::outboxd::plugin::messages::{Failure, Message};
+use super::component::one_line;
+use super::cpu::CpuMeter;
+use super::egress::CallEgress;
+use super::limits::StoreLimiter;
+use super::outcome::{Ended, Seen, Verdict, judge};
+use super::output::{CallFacts, GuestOutput};
+use super::redact::Redactor;
+use super::sandbox::Sandbox;
+use super::state::{CallBounds, CallContext, CallState, GrantedSecrets, HANDLES_MAX};
+use super::version::Version;
+use crate::handler::CallControl;
+
+/// What one call came to, and what is worth keeping of it.
+pub(crate) struct Report {
+    pub(crate) verdict: Verdict,
+    pub(crate) http_status: Option<u16>,
+    pub(crate) response_excerpt: Option<String>,
+    pub(crate) cpu: Duration,
+    /// The most memory it held. Bytes.
+    pub(crate) memory: usize,
+}
+
+/// Hands one message to a fresh instance of `version`. Runs on the guests' threads.
+pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, control: CallControl) -> Report {
+    let limits = &version.manifest.limits;
+    let started = Instant::now();
+    let deadline = control.deadline.into_std().min(started + limits.deadline);
+    let bounds = CallBounds { cpu: CpuMeter::new(limits.cpu), deadline, stop: control.stop };
+    let facts = CallFacts {
+        plugin: version.name.clone(),
+        topic: claim.message.topic.clone(),
+        message_id: claim.message.id.to_string(),
+        attempt: claim.attempt.0,
+    };
+    let context = CallContext {
+        max_attempts: version.manifest.retry.max_attempts,
+        idempotency_key: claim.message.id.to_string(),
+        traceparent: traceparent(claim),
+    };
+    let message = to_wit(claim);
+    let mut store = store(sandbox, version, facts, bounds.clone(), context);
+    let ended = {
+        let work = async {
+            let plugin = version.pre.instantiate_async(&mut store).await?;
+            plugin.outboxd_plugin_handler().call_handle(&mut store, &message).await
+        };
+        run(work, &bounds).await
+    };
+    let allowed = deadline.saturating_duration_since(started);
+    report(store, ended, &bounds, limits, allowed)
+}
+
+/// Starts an instance within the limits of a call.
+pub(crate) async fn try_out(sandbox: &Sandbox, version: &Version) -> Result<(), String> {
+    let limits = &version.manifest.limits;
+    let deadline = Instant::now() + limits.deadline;
+    let bounds = CallBounds { cpu: CpuMeter::new(limits.cpu), deadline, stop: CancellationToken::new() };
+    let facts =
+        CallFacts { plugin: version.name.clone(), topic: String::new(), message_id: "trial".into(), attempt: 0 };
+    let context = CallContext { max_attempts: 1, idempotency_key: String::new(), traceparent: None };
+    let mut store = store(sandbox, version, facts, bounds.clone(), context);
+    let ended = {
+        let work = async { version.pre.instantiate_async(&mut store).await.map(|_| Ok(())) };
+        run(work, &bounds).await
+    };
+    let report = report(store, ended, &bounds, limits, limits.deadline);
+    match report.verdict.outcome {
+        outboxd_core::Outcome::Fault { error, .. } => Err(format!("it cannot be started: {error}")),
+        _ => Ok(()),
+    }
+}
+
+fn store(
+    sandbox: &Sandbox,
+    version: &Version,
+    facts: CallFacts,
+    bounds: CallBounds,
+    context: CallContext,
+) -> Store<CallState> {
+    let limits = &version.manifest.limits;
+    let redactor = Redactor::default();
+    let output = GuestOutput::new(Arc::new(facts), limits, redactor.clone());
+    let egress = CallEgress::new(version.egress.clone(), limits, redactor);
+    let secrets = GrantedSecrets { names: version.secret_names.clone(), all: sandbox.secrets.clone() };
+    let limiter = StoreLimiter::new(limits.memory, sandbox.budget.clone());
+    let state = CallState::new(limiter, version.settings.clone(), bounds, output, egress, secrets, context);
+    let mut store = Store::new(&sandbox.engine, state);
+    store.limiter(|state| &mut state.limiter);
+    // Before anything of the guest runs: start functions and `cabi_realloc` are guest code.
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(CallState::on_tick);
+    // Bytes that one host call may copy out of the guest.
+    let fuel = sandbox.payload_bytes_max.saturating_mul(2).saturating_add(1 << 20);
+    store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
+    store.set_max_component_handles(HANDLES_MAX);
+    store
+}
+
+/// Runs guest code until it ends, its time is up or it is stopped. What is dropped half-way here is dropped before its
+/// store is, which nobody uses again.
+async fn run(work: impl Future<Output = wasmtime::Result<Result<(), Failure>>>, bounds: &CallBounds) -> Ended {
+    let work = AssertUnwindSafe(bounds.cpu.measure(work)).catch_unwind();
+    tokio::select! {
+        // The guest first: where it computes, its own interrupt comes before it is dropped.
+        biased;
+        done = tokio::time::timeout_at(bounds.deadline.into(), work) => match done {
+            Err(_elapsed) => Ended::TimedOut,
+            Ok(Ok(Ok(answer))) => Ended::Answered(answer),
+            Ok(Ok(Err(error))) => Ended::Failed(error),
+            Ok(Err(panic)) => Ended::Panicked(panic_text(panic.as_ref())),
+        },
+        () = bounds.stop.cancelled() => Ended::Stopped,
+    }
+}
+
+fn report(
+    store: Store<CallState>,
+    ended: Ended,
+    bounds: &CallBounds,
+    limits: &super::limits::Limits,
+    allowed: Duration,
+) -> Report {
+    let state = store.data();
+    state.output.finish();
+    let seen = Seen {
+        interrupted: state.interrupted,
+        shortage: state.limiter.shortage,
+        refusal: state.egress.refusal(),
+        failure: state.egress.failure(),
+        tail: state.output.tail(),
+        allowed,
+    };
+    if let Ended::Failed(error) = &ended {
+        tracing::debug!("a call failed: {}", one_line(error));
+    }
+    let (http_status, response_excerpt) = state.egress.last_response();
+    let mut verdict = judge(ended, &seen, limits);
+    state.egress.strike_out(&mut verdict.outcome);
+    let memory = state.limiter.memory_high_water();
+    if catch_unwind(AssertUnwindSafe(|| drop(store))).is_err() {
+        tracing::error!("outboxd panicked while it cleaned up after a call, please report it");
+    }
+    Report { verdict, http_status, response_excerpt, cpu: bounds.cpu.spent(), memory }
+}
+
+fn to_wit(claim: &Claim) -> Message {
+    let message = &claim.message;
+    Message {
+        id: message.id.to_string(),
+        topic: message.topic.clone(),
+        key: message.key.clone(),
+        payload: message.payload.as_bytes().to_vec(),
+        headers: message.headers.clone(),
+        attempt: claim.attempt.0,
+        created_at_ms: message.created_at_ms,
+    }
+}
+
+/// The producer's trace, from its headers.
+fn traceparent(claim: &Claim) -> Option<String> {
+    let header = claim.message.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"));
+    header.map(|(_, value)| value.clone()).filter(|value| value.len() <= 64)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    safe_text(&text.unwrap_or_else(|| "no message".into()), 1 << 10)
+}

@@ -1,0 +1,274 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outboxd_core::RetryPolicy;
+use tracing::{info, warn};
+use wasmtime::component::Component;
+
+use super::cache::Cache;
+use super::component::{check_kind, compile, one_line};
+use super::folder::{Content, Look, Stamps, look};
+use super::grants::Ceiling;
+use super::manifest::Manifest;
+use super::registry::{Plugin, PluginSet, Registry};
+use super::sandbox::Sandbox;
+use super::version::Version;
+
+/// Turns what lies in the folder into the set that serves.
+///
+/// A bad file never replaces a good one: the last good version goes on serving, and what is wrong is said once for each
+/// content.
+pub(crate) struct Loader {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) dir: PathBuf,
+    pub(crate) cache: Option<Arc<Cache>>,
+    pub(crate) ceiling: Ceiling,
+    pub(crate) default_retry: RetryPolicy,
+    pub(crate) default_concurrency: usize,
+    /// Held for a whole scan: two at once would load everything twice.
+    pub(crate) memory: tokio::sync::Mutex<Memory>,
+    /// What is wrong just now, by file name. For people.
+    pub(crate) problems: Mutex<BTreeMap<String, Problem>>,
+}
+
+/// What a scan remembers for the next one.
+#[derive(Default)]
+pub(crate) struct Memory {
+    stamps: BTreeMap<String, Stamps>,
+    /// The digest that was tried last, good or bad.
+    tried: BTreeMap<String, String>,
+    /// How many scans in a row did not find it.
+    missing: BTreeMap<String, u32>,
+    folder_problem: Option<String>,
+}
+
+/// Why a file does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) digest: Option<String>,
+    pub(crate) error: String,
+}
+
+/// Whether to look again before anything happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// A file was changing, or is newly gone.
+    Soon,
+    No,
+}
+
+/// A file that is gone is unloaded when a second look does not find it either: editors and rsync delete and create.
+const MISSING_SCANS_MAX: u32 = 2;
+
+impl Loader {
+    /// Looks at the folder once and brings the set up to date.
+    pub(crate) async fn scan(&self) -> Again {
+        let mut memory = self.memory.lock().await;
+        let (dir, known) = (self.dir.clone(), memory.stamps.clone());
+        let looked = tokio::task::spawn_blocking(move || look(&dir, &known)).await;
+        let looked = looked.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let looked = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                // The running set stays: a folder that is unmounted for a moment is no order to stop.
+                let problem = format!("the plugin folder {:?} cannot be read: {error}", self.dir);
+                if memory.folder_problem.as_ref() != Some(&problem) {
+                    warn!("{problem}; what is loaded goes on");
+                    memory.folder_problem = Some(problem);
+                }
+                return Again::No;
+            }
+        };
+        memory.folder_problem = None;
+        self.apply(&mut memory, looked).await
+    }
+
+    async fn apply(&self, memory: &mut Memory, looked: Look) -> Again {
+        let mut again = if looked.unstable { Again::Soon } else { Again::No };
+        let before = self.registry.set.load_full();
+        let mut wanted: BTreeMap<String, Arc<Plugin>> =
+            before.plugins.iter().map(|plugin| (plugin.version.name.to_string(), plugin.clone())).collect();
+        self.report_skipped(&looked.skipped);
+        for name in wanted.keys().filter(|name| !looked.found.contains_key(*name)).cloned().collect::<Vec<_>>() {
+            // What is there and cannot be read now stays; what is gone goes, at the second look.
+            if looked.skipped.contains_key(&format!("{name}.wasm")) {
+                continue;
+            }
+            let scans = memory.missing.entry(name.clone()).or_default();
+            *scans += 1;
+            if *scans < MISSING_SCANS_MAX {
+                again = Again::Soon;
+                continue;
+            }
+            info!(plugin = %name, "plugin {name} is gone; its topics are no longer served");
+            count(&name, "removed");
+            wanted.remove(&name);
+        }
+        memory.missing.retain(|name, _| wanted.contains_key(name) && !looked.found.contains_key(name));
+        self.forget(memory, &looked);
+        for (name, found) in looked.found {
+            memory.stamps.insert(name.clone(), found.stamps);
+            let Some(content) = found.content else { continue };
+            let digest = content.digest.clone();
+            if wanted.get(&name).is_some_and(|plugin| *plugin.version.digest == *digest) {
+                // Back to what serves: an earlier complaint is void.
+                self.clear(&name);
+                memory.tried.insert(name, digest);
+                continue;
+            }
+            let said_before = memory.tried.insert(name.clone(), digest.clone()) == Some(digest.clone());
+            match self.load(&name, &found.file, content).await {
+                Ok(version) => {
+                    self.clear(&name);
+                    let plugin = Plugin::new(self.sandbox.clone(), version, found.file, self.default_concurrency);
+                    wanted.insert(name, plugin);
+                }
+                Err(error) => self.complain(&name, Some(digest), error, said_before, wanted.contains_key(&name)),
+            }
+        }
+        self.swap(&before, wanted);
+        again
+    }
+
+    /// Everything between bytes and a version that could serve.
+    async fn load(&self, name: &str, file: &Path, content: Content) -> Result<Arc<Version>, String> {
+        let manifest_file = file.with_extension("toml");
+        let shown = manifest_file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = content.manifest.as_deref().unwrap_or_default();
+        let manifest = Manifest::parse(&shown, text, name, &self.ceiling, &self.default_retry)
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        let version =
+            prepare(&self.sandbox, self.cache.clone(), name, content.component, content.digest, manifest).await?;
+        for secret in version.secret_names.iter().filter(|secret| self.sandbox.secrets.get(secret).is_none()) {
+            warn!(plugin = %name, "plugin {name} is granted the secret {secret:?}, but outboxd.toml has none of that name in [secrets]");
+        }
+        Ok(version)
+    }
+
+    /// Swaps the wanted set in, but for new versions whose topics collide: their predecessors stay.
+    fn swap(&self, before: &PluginSet, wanted: BTreeMap<String, Arc<Plugin>>) {
+        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().collect();
+        while let Some((i, j, error)) = PluginSet::conflict(&plugins) {
+            let is_new =
+                |plugin: &Arc<Plugin>| before.find(&plugin.version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin));
+            let mut offenders: Vec<usize> = [j, i].into_iter().filter(|at| is_new(&plugins[*at])).collect();
+            if offenders.is_empty() {
+                // Cannot be: the running set has no conflict. Were it so, dropping one ends the loop.
+                offenders.push(j);
+            }
+            for at in offenders {
+                let plugin = plugins[at].clone();
+                let name = plugin.version.name.to_string();
+                let old = before.find(&name).cloned();
+                self.complain(&name, Some(plugin.version.digest.to_string()), error.clone(), false, old.is_some());
+                match old {
+                    Some(old) if is_new(&plugin) => plugins[at] = old,
+                    _ => {
+                        plugins.remove(at);
+                    }
+                }
+            }
+        }
+        let same = plugins.len() == before.plugins.len()
+            && plugins.iter().zip(&before.plugins).all(|(a, b)| Arc::ptr_eq(a, b));
+        if same {
+            return;
+        }
+        for plugin in &plugins {
+            let version = &plugin.version;
+            if before.find(&version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin)) {
+                let topics: Vec<String> = version.manifest.topics.iter().map(ToString::to_string).collect();
+                let short = &version.digest[..12];
+                info!(plugin = %version.name, digest = %version.digest, "plugin {} {short} serves {}", version.name, topics.join(", "));
+                count(&version.name, "loaded");
+                gauge(version, 1.0);
+            }
+        }
+        for old in &before.plugins {
+            if !plugins
+                .iter()
+                .any(|plugin| plugin.version.digest == old.version.digest && plugin.version.name == old.version.name)
+            {
+                gauge(&old.version, 0.0);
+            }
+        }
+        self.registry.set.store(Arc::new(PluginSet { plugins }));
+    }
+
+    fn complain(&self, name: &str, digest: Option<String>, error: String, said_before: bool, is_served: bool) {
+        let file = format!("{name}.wasm");
+        if !said_before {
+            let meanwhile = if is_served { "; the version before it goes on serving" } else { "" };
+            warn!(plugin = %name, "plugin {file} is not loaded: {error}{meanwhile}");
+            count(name, "rejected");
+        }
+        self.problems().insert(file, Problem { digest, error });
+    }
+
+    fn report_skipped(&self, skipped: &BTreeMap<String, String>) {
+        let mut problems = self.problems();
+        for (file, why) in skipped {
+            let problem = Problem { digest: None, error: why.clone() };
+            if problems.get(file) != Some(&problem) {
+                warn!("{file:?} in the plugin folder is skipped: {why}");
+                problems.insert(file.clone(), problem);
+            }
+        }
+    }
+
+    /// Drops what is remembered of files that are there no more.
+    fn forget(&self, memory: &mut Memory, looked: &Look) {
+        memory.stamps.retain(|name, _| looked.found.contains_key(name));
+        memory.tried.retain(|name, _| looked.found.contains_key(name));
+        self.problems().retain(|file, _| {
+            looked.skipped.contains_key(file)
+                || file.strip_suffix(".wasm").is_some_and(|name| looked.found.contains_key(name))
+        });
+    }
+
+    fn clear(&self, name: &str) {
+        self.problems().remove(&format!("{name}.wasm"));
+    }
+
+    pub(crate) fn problems(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Problem>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks, compiles, links and tries out one component.
+pub(crate) async fn prepare(
+    sandbox: &Arc<Sandbox>,
+    cache: Option<Arc<Cache>>,
+    name: &str,
+    bytes: Vec<u8>,
+    digest: String,
+    manifest: Manifest,
+) -> Result<Arc<Version>, String> {
+    let engine = sandbox.engine.clone();
+    let compiled = tokio::task::spawn_blocking(move || {
+        check_kind(&bytes)?;
+        match cache {
+            Some(cache) => cache.component(&engine, &bytes),
+            // Twice the work of compiling once, and the same guard against a compiler that panics.
+            None => compile(&engine, &bytes)
+                .and_then(|_| Component::from_binary(&engine, &bytes).map_err(|error| one_line(&error))),
+        }
+    });
+    let component = compiled.await.map_err(|error| format!("the compiler failed, please report it: {error}"))??;
+    let version = Arc::new(Version::link(sandbox, &component, name, &digest, manifest)?);
+    let (trial, place) = (version.clone(), sandbox.clone());
+    let tried = sandbox.guests().spawn(async move { trial.try_out(&place).await }).await;
+    tried.map_err(|error| format!("its trial failed, please report it: {error}"))??;
+    Ok(version)
+}
+
+fn count(plugin: &str, result: &'static str) {
+    metrics::counter!("outboxd_plugin_reloads_total", "plugin" => plugin.to_string(), "result" => result).increment(1);
+}
+
+fn gauge(version: &Version, value: f64) {
+    let labels = [("plugin", version.name.to_string()), ("digest", version.digest.to_string())];
+    metrics::gauge!("outboxd_plugin_info", &labels).set(value);
+}

@@ -1,0 +1,45 @@
+//! Plugins: from a file in a folder to a sandboxed call.
+//!
+//! The life of one call: [`registry`] routes a topic to the version that serves it. [`instance`] makes a fresh store whose
+//! data is [`state`], bounds it by [`limits`], `cpu` and a deadline, hands the message over and waits. Whatever the guest
+//! sends passes [`egress`], whatever it prints passes `output`. [`outcome`] judges what was seen: the host names the
+//! reason, the guest cannot. The version's health then says whose fault a fault is. The store is dropped, always.
+//!
+//! The life of one version: `folder` reads it, `component` says what it is, `cache` compiles it, [`version`] links it to the
+//! grants of its [`manifest`], a trial instance starts it, and [`loader`] swaps it in. `watch` says when to look again.
+//!
+//! Absent on purpose: the database, and the decision what becomes of a message.
+
+mod bindings;
+mod cache;
+mod clock;
+mod component;
+mod cpu;
+pub mod egress;
+mod engine;
+mod folder;
+mod grants;
+mod host;
+mod instance;
+mod limits;
+mod loader;
+mod manifest;
+mod outcome;
+mod output;
+mod redact;
+mod registry;
+mod sandbox;
+mod secrets;
+mod state;
+mod version;
+mod watch;
+
+pub use component::COMPONENT_BYTES_MAX;
+pub use engine::{MEMORY_BYTES_MAX, Pooling};
+pub use grants::{Ceiling, Grants};
+pub use host::{OnePlugin, PluginHost, PluginInfo, PluginOptions};
+pub use limits::Limits;
+pub use manifest::{Manifest, Profile, networks};
+pub use sandbox::SandboxOptions;
+pub use secrets::Secrets;
+pub use watch::Watch;

@@ -1,0 +1,123 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signer, SigningKey};
+use hmac::{Hmac, KeyInit, Mac};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::Sha256;
+
+/// The operator's secrets by name. Values never show themselves: not in `Debug`, errors or logs.
+#[derive(Clone, Default)]
+pub struct Secrets(Arc<BTreeMap<String, SecretString>>);
+
+impl Secrets {
+    pub(crate) fn get(&self, name: &str) -> Option<&SecretString> {
+        self.0.get(name)
+    }
+
+    /// The names, for messages to people.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, String)> for Secrets {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(secrets: I) -> Self {
+        Secrets(Arc::new(secrets.into_iter().map(|(name, value)| (name, SecretString::from(value))).collect()))
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+/// The secret is no key of the kind that was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WrongKind;
+
+/// HMAC-SHA-256 over `data`. A secret written `whsec_…` (as webhook services hand them out) is decoded from base64 first.
+pub(crate) fn hmac_sha256(secret: &SecretString, data: &[u8]) -> Result<[u8; 32], WrongKind> {
+    let text = secret.expose_secret();
+    let key = match text.strip_prefix("whsec_") {
+        Some(encoded) => STANDARD.decode(encoded.trim()).map_err(|_| WrongKind)?,
+        None => text.as_bytes().to_vec(),
+    };
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|_| WrongKind)?;
+    mac.update(data);
+    Ok(mac.finalize().into_bytes().into())
+}
+
+/// An Ed25519 signature over `data`. The secret is a seed of 32 bytes in base64, or `whsk_…`; 64 bytes are seed and public key.
+pub(crate) fn ed25519(secret: &SecretString, data: &[u8]) -> Result<[u8; 64], WrongKind> {
+    let text = secret.expose_secret().trim();
+    let encoded = text.strip_prefix("whsk_").unwrap_or(text);
+    let bytes = STANDARD.decode(encoded).map_err(|_| WrongKind)?;
+    let seed: [u8; 32] = match bytes.len() {
+        32 | 64 => bytes[..32].try_into().map_err(|_| WrongKind)?,
+        _ => return Err(WrongKind),
+    };
+    Ok(SigningKey::from_bytes(&seed).sign(data).to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn hmac_agrees_with_rfc_4231() {
+        let mac = hmac_sha256(&SecretString::from("Jefe"), b"what do ya want for nothing?").unwrap();
+
+        assert_eq!(hex(&mac), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    }
+
+    #[test]
+    fn a_webhook_secret_is_decoded_before_it_signs() {
+        // The example of the Standard Webhooks specification.
+        let secret = SecretString::from("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+        let data = b"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{\"test\": 2432232314}";
+
+        let mac = hmac_sha256(&secret, data).unwrap();
+
+        assert_eq!(STANDARD.encode(mac), "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn ed25519_agrees_with_rfc_8032() {
+        let seed: Vec<u8> = (0..32)
+            .map(|i| {
+                u8::from_str_radix(
+                    &"9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"[2 * i..2 * i + 2],
+                    16,
+                )
+            })
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let secret = SecretString::from(format!("whsk_{}", STANDARD.encode(seed)));
+
+        let signature = ed25519(&secret, b"").unwrap();
+
+        assert!(hex(&signature).starts_with("e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"));
+    }
+
+    #[test]
+    fn a_secret_that_is_no_key_is_of_the_wrong_kind() {
+        assert_eq!(ed25519(&SecretString::from("too short"), b""), Err(WrongKind));
+        assert_eq!(hmac_sha256(&SecretString::from("whsec_%%%"), b""), Err(WrongKind));
+    }
+
+    #[test]
+    fn debug_shows_names_and_no_values() {
+        let secrets: Secrets = [("API_KEY".to_string(), "hunter2-value".to_string())].into_iter().collect();
+
+        assert_eq!(format!("{secrets:?}"), r#"["API_KEY"]"#);
+    }
+}

@@ -1,0 +1,149 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use outboxd_core::{Admission, Blame, Health, MessageId, Outcome};
+use wasmtime::component::Component;
+use wasmtime_wasi_config::WasiConfigVariables;
+
+use super::bindings::HostSidePre;
+use super::component::{check_world, one_line};
+use super::egress::Egress;
+use super::instance;
+use super::manifest::Manifest;
+use super::outcome::{Evidence, Verdict};
+use super::sandbox::Sandbox;
+use super::state::CallState;
+
+/// One content of a plugin, ready to be called: compiled, linked, granted.
+pub(crate) struct Version {
+    pub(crate) name: Arc<str>,
+    /// SHA-256 over component and manifest, in hexadecimal.
+    pub(crate) digest: Arc<str>,
+    pub(crate) manifest: Manifest,
+    pub(crate) pre: HostSidePre<CallState>,
+    pub(crate) egress: Arc<Egress>,
+    pub(crate) settings: Arc<WasiConfigVariables>,
+    pub(crate) secret_names: Arc<[String]>,
+    pub(crate) stats: Stats,
+    health: Mutex<Health>,
+}
+
+/// What a version has done since it was loaded.
+#[derive(Default)]
+pub(crate) struct Stats {
+    pub(crate) calls: AtomicU64,
+    pub(crate) faults: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Version {
+    /// Links a compiled component: everything that can be wrong with it is found here, before a message is.
+    pub(crate) fn link(
+        sandbox: &Sandbox,
+        component: &Component,
+        name: &str,
+        digest: &str,
+        manifest: Manifest,
+    ) -> Result<Version, String> {
+        check_world(&sandbox.engine, component)?;
+        check_resources(component, &manifest)?;
+        let pre = sandbox
+            .linker(manifest.profile)
+            .instantiate_pre(component)
+            .and_then(HostSidePre::new)
+            .map_err(|error| format!("it asks for something this host does not have: {}", one_line(&error)))?;
+        let settings = manifest.settings.iter().map(|(key, value)| (key.clone(), value.clone()));
+        Ok(Version {
+            name: name.into(),
+            digest: digest.into(),
+            egress: sandbox.egress(&manifest.grants),
+            settings: Arc::new(settings.collect()),
+            secret_names: manifest.grants.secrets.keys().cloned().collect(),
+            pre,
+            manifest,
+            stats: Stats::default(),
+            health: Mutex::default(),
+        })
+    }
+
+    /// Starts an instance and throws it away: a component that cannot start is found before the first message.
+    pub(crate) async fn try_out(&self, sandbox: &Sandbox) -> Result<(), String> {
+        instance::try_out(sandbox, self).await
+    }
+
+    /// Files what a call has shown, and puts the blame where it belongs.
+    pub(crate) fn file(&self, verdict: Verdict, message: MessageId) -> Outcome {
+        self.stats.calls.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = verdict.outcome;
+        match verdict.evidence {
+            Evidence::Success => self.health().succeeded(),
+            Evidence::Fault => {
+                self.stats.faults.fetch_add(1, Ordering::Relaxed);
+                let was_parked = self.health().is_parked();
+                let judged = self.health().faulted(message, Instant::now());
+                if let Outcome::Fault { reason, error, blame } = &mut outcome {
+                    *blame = judged;
+                    self.stats.note(error);
+                    if judged == Blame::Plugin && !was_parked {
+                        tracing::warn!(plugin = %self.name, digest = %self.digest, reason = %reason,
+                            "plugin {} fails by itself; its topics are parked, no attempt is spent: {error}", self.name);
+                    }
+                }
+            }
+            Evidence::None => match &outcome {
+                Outcome::Retry { error, .. } | Outcome::Cancel { error } | Outcome::Fault { error, .. } => {
+                    self.stats.note(error)
+                }
+                Outcome::Success | Outcome::Refused { .. } => {}
+            },
+        }
+        outcome
+    }
+
+    pub(crate) fn admission(&self) -> Admission {
+        self.health().admission(Instant::now())
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.health().is_parked()
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stats {
+    fn note(&self, error: &str) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What an instance needs at its start must fit its limit and the pool: better an error now than at the first message.
+fn check_resources(component: &Component, manifest: &Manifest) -> Result<(), String> {
+    const PAGE: u64 = 64 << 10;
+    let Some(needs) = component.resources_required() else { return Ok(()) };
+    let largest = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE);
+    if largest > manifest.limits.memory {
+        return Err(format!(
+            "it starts with {} MiB of memory, more than its limit of {} MiB; raise limits.memory in its manifest",
+            largest.div_ceil(1 << 20),
+            manifest.limits.memory >> 20
+        ));
+    }
+    if needs.max_initial_table_size.unwrap_or(0) > super::engine::TABLE_ELEMENTS_MAX as u64 {
+        return Err(format!("it starts with a table of more than {} elements", super::engine::TABLE_ELEMENTS_MAX));
+    }
+    if needs.num_memories > 16 || needs.num_tables > 64 {
+        return Err(format!(
+            "it needs {} memories and {} tables; at most 16 and 64 are to be had",
+            needs.num_memories, needs.num_tables
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! One call of one guest, with the host's own API.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use outboxd::handler::{CallControl, Handled};
+use outboxd::plugin::{Ceiling, Manifest, OnePlugin, SandboxOptions, Secrets};
+use outboxd_core::{Attempt, Blame, Claim, LeaseId, Message, MessageId, Outcome, Payload, Reason, RetryPolicy};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::guest;
+
+/// The ceiling of tests: loopback may be granted.
+pub(crate) fn ceiling() -> Ceiling {
+    Ceiling { private_networks: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()], ..Ceiling::default() }
+}
+
+pub(crate) fn manifest(text: &str) -> Manifest {
+    Manifest::parse("guest.toml", text, "guest", &ceiling(), &RetryPolicy::default())
+        .unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+pub(crate) fn options() -> SandboxOptions {
+    let secrets = [("API_KEY", "canary-0123456789-value"), ("OTHER", "canary-other-9876543210")];
+    SandboxOptions {
+        slots: 8,
+        secrets: secrets.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect::<Secrets>(),
+        ..SandboxOptions::default()
+    }
+}
+
+/// Loads a guest's text under a manifest.
+pub(crate) async fn load(text: &str, manifest_text: &str) -> Result<OnePlugin, String> {
+    load_with(options(), text, manifest_text).await
+}
+
+pub(crate) async fn load_with(options: SandboxOptions, text: &str, manifest_text: &str) -> Result<OnePlugin, String> {
+    OnePlugin::load(options, Some(cache()), "guest", guest::build(text), manifest(manifest_text)).await
+}
+
+/// Compiled guests, kept for the length of the test run.
+pub(crate) fn cache() -> &'static std::path::Path {
+    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    CACHE.get_or_init(|| tempfile::tempdir().expect("a temporary folder")).path()
+}
+
+pub(crate) fn claim(payload: &str) -> Claim {
+    let message = Message {
+        id: MessageId(Uuid::now_v7()),
+        topic: "guest".into(),
+        key: None,
+        payload: Payload::Bytes(payload.as_bytes().to_vec()),
+        headers: vec![("traceparent".into(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into())],
+        created_at_ms: 1_700_000_000_000,
+    };
+    Claim { message, lease_id: LeaseId(Uuid::new_v4()), attempt: Attempt(1), lapses: 0, expired: false }
+}
+
+pub(crate) async fn call(plugin: &OnePlugin, payload: &str) -> Handled {
+    let control =
+        CallControl { deadline: tokio::time::Instant::now() + Duration::from_secs(20), stop: CancellationToken::new() };
+    plugin.handler.handle(&claim(payload), control).await
+}
+
+/// What a call came to, in one word: `success`, or the reason.
+pub(crate) fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "success",
+        Outcome::Retry { .. } => Reason::Retry.as_str(),
+        Outcome::Cancel { .. } => Reason::Cancelled.as_str(),
+        Outcome::Fault { reason, .. } | Outcome::Refused { reason, .. } => reason.as_str(),
+    }
+}
+
+pub(crate) fn error(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Success => "",
+        Outcome::Retry { error, .. }
+        | Outcome::Cancel { error }
+        | Outcome::Fault { error, .. }
+        | Outcome::Refused { error, .. } => error,
+    }
+}
+
+pub(crate) fn blame(outcome: &Outcome) -> Option<Blame> {
+    match outcome {
+        Outcome::Fault { blame, .. } => Some(*blame),
+        _ => None,
+    }
+}
+
+/// Loads and calls in one go, and says how long the call took.
+pub(crate) async fn run(text: &str, manifest_text: &str) -> (Outcome, Duration) {
+    let plugin = load(text, manifest_text).await.unwrap_or_else(|error| panic!("{error}"));
+    let started = Instant::now();
+    let handled = call(&plugin, "{}").await;
+    (handled.outcome, started.elapsed())
+}

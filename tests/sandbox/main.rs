@@ -1,0 +1,8 @@
+//! What a plugin can and cannot do, tried from the outside: each test is a sentence of `docs/sandbox.md`.
+
+mod guest;
+mod harness;
+/// What each way to end a call comes to.
+mod outcomes;
+/// What lies in the folder, and what serves.
+mod reload;

@@ -195,7 +195,7 @@ impl TestStore {
 
     /// What a relay does with free slots for the one topic.
     pub async fn claim(&self, slots: u32) -> Vec<Claim> {
-        self.outbox.claim(&[lane(TOPIC, slots)], LEASE).await.expect("claim")
+        self.outbox.claim(&[lane(TOPIC, slots)], LEASE, u32::MAX).await.expect("claim")
     }
 
     pub async fn claim_one(&self) -> Claim {

@@ -22,6 +22,7 @@ on_every_store! {
     a_lane_without_slots_takes_nothing
     racing_relays_never_lease_the_same_message
     topics_may_hold_any_character
+    a_message_that_lost_more_leases_than_asked_is_left
 }
 
 async fn a_claim_takes_the_oldest_due_of_each_lane_and_no_more_than_its_slots(store: TestStore) {
@@ -29,7 +30,7 @@ async fn a_claim_takes_the_oldest_due_of_each_lane_and_no_more_than_its_slots(st
     store.age(MINUTE).await;
     store.publish(vec![draft("a"), draft("b"), draft("b"), draft("c")]).await;
 
-    let claims = store.outbox.claim(&[lane("a", 2), lane("b", 1), lane("nothing", 5)], LEASE).await.unwrap();
+    let claims = store.outbox.claim(&[lane("a", 2), lane("b", 1), lane("nothing", 5)], LEASE, u32::MAX).await.unwrap();
 
     assert_eq!(ids(&claims), older);
 }
@@ -102,9 +103,9 @@ async fn a_paused_topic_is_neither_due_nor_claimed(store: TestStore) {
     store.admin.pause("a").await.unwrap();
 
     let due: Vec<_> = store.outbox.due_topics().await.unwrap().into_iter().map(|due| due.topic).collect();
-    let paused = store.outbox.claim(&[lane("a", 5), lane("b", 5)], LEASE).await.unwrap();
+    let paused = store.outbox.claim(&[lane("a", 5), lane("b", 5)], LEASE, u32::MAX).await.unwrap();
     store.admin.resume("a").await.unwrap();
-    let resumed = store.outbox.claim(&[lane("a", 5)], LEASE).await.unwrap();
+    let resumed = store.outbox.claim(&[lane("a", 5)], LEASE, u32::MAX).await.unwrap();
 
     assert_eq!(due, ["b"]);
     assert_eq!(paused.iter().map(|claim| claim.message.topic.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -113,7 +114,7 @@ async fn a_paused_topic_is_neither_due_nor_claimed(store: TestStore) {
 
 async fn due_topics_come_oldest_first_with_their_wait(store: TestStore) {
     store.publish(vec![draft("z"), draft("processing")]).await;
-    store.outbox.claim(&[lane("processing", 1)], MINUTE * 60).await.unwrap();
+    store.outbox.claim(&[lane("processing", 1)], MINUTE * 60, u32::MAX).await.unwrap();
     store.age(MINUTE).await;
     store.publish(vec![draft("a"), draft("a"), draft("z"), draft("later").delay(MINUTE)]).await;
 
@@ -137,7 +138,7 @@ async fn a_lane_without_slots_takes_nothing(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
 
     assert!(store.claim(0).await.is_empty());
-    assert!(store.outbox.claim(&[], LEASE).await.unwrap().is_empty());
+    assert!(store.outbox.claim(&[], LEASE, u32::MAX).await.unwrap().is_empty());
 }
 
 async fn racing_relays_never_lease_the_same_message(store: TestStore) {
@@ -149,7 +150,7 @@ async fn racing_relays_never_lease_the_same_message(store: TestStore) {
         relays.push(tokio::spawn(async move {
             let mut mine = Vec::new();
             loop {
-                let claims = relay.outbox.claim(&[lane(TOPIC, 7)], LEASE).await.expect("claim");
+                let claims = relay.outbox.claim(&[lane(TOPIC, 7)], LEASE, u32::MAX).await.expect("claim");
                 assert!(claims.len() <= 7);
                 if claims.is_empty() {
                     return mine;
@@ -175,7 +176,7 @@ async fn topics_may_hold_any_character(store: TestStore) {
     store.publish(topics.iter().map(|topic| draft(topic)).collect()).await;
 
     for topic in topics {
-        let claims = store.outbox.claim(&[lane(topic, 9)], LEASE).await.unwrap();
+        let claims = store.outbox.claim(&[lane(topic, 9)], LEASE, u32::MAX).await.unwrap();
         assert_eq!(claims.iter().map(|claim| claim.message.topic.as_str()).collect::<Vec<_>>(), [topic]);
     }
 }
@@ -189,4 +190,18 @@ impl WithCreatedAt for outboxd_core::Message {
     fn with_created_at(self, other: &outboxd_core::Claim) -> Self {
         outboxd_core::Message { created_at_ms: other.message.created_at_ms, ..self }
     }
+}
+
+async fn a_message_that_lost_more_leases_than_asked_is_left(store: TestStore) {
+    let poison = store.publish_one(draft(TOPIC)).await;
+    store.claim_one().await;
+    store.age(LEASE).await;
+    let sound = store.publish_one(draft(TOPIC)).await;
+
+    let without = store.outbox.claim(&[lane(TOPIC, 5)], LEASE, 0).await.unwrap();
+    let with = store.outbox.claim(&[lane(TOPIC, 5)], LEASE, 1).await.unwrap();
+
+    let ids = |claims: &[outboxd_core::Claim]| claims.iter().map(|claim| claim.message.id).collect::<Vec<_>>();
+    assert_eq!(ids(&without), [sound]);
+    assert_eq!(ids(&with), [poison]);
 }

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::args::{Global, PluginCommand};
-use super::settings::{self, WrongSettings};
 use super::output;
+use super::settings::{self, WrongSettings};
 use crate::plugin::{Manifest, OnePlugin, SandboxOptions};
 
 pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<()> {

@@ -41,7 +41,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         None => return Ok(ExitCode::SUCCESS),
     };
     let refused_addresses = config.admin.into_iter().chain(store.addresses.iter().copied()).collect();
-    let plugins = PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
+    let plugins =
+        PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
     plugins.scan_once().await;
 
     let outbox = Arc::new(Metered::new(store.outbox.clone()));
@@ -57,10 +58,18 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     if let Some(address) = config.admin {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
         let address = listener.local_addr()?;
         info!("health and metrics are served at http://{address}");
-        let admin = Admin { address, token: config.admin_token.clone(), metrics, snapshot: snapshot.clone(), plugins: plugins.clone() };
+        let admin = Admin {
+            address,
+            token: config.admin_token.clone(),
+            metrics,
+            snapshot: snapshot.clone(),
+            plugins: plugins.clone(),
+        };
         let end = end.clone();
         chores.spawn(async move {
             if let Err(error) = admin::serve(listener, admin, end).await {
@@ -73,7 +82,11 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let (watched, until) = (plugins.clone(), end.clone());
     chores.spawn(async move { watched.watch(until).await });
 
-    info!("delivering from {} with the plugins in {:?}", super::message_texts::without_password(&config.database), config.plugins);
+    info!(
+        "delivering from {} with the plugins in {:?}",
+        super::message_texts::without_password(&config.database),
+        config.plugins
+    );
     let stopped = relay.run(shutdown).await;
     end.cancel();
     chores.close();

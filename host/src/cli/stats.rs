@@ -40,7 +40,10 @@ pub async fn stats(global: &Global, args: JsonArgs) -> anyhow::Result<()> {
 fn routed_topics(folder: &Path) -> Vec<TopicPattern> {
     let Ok(entries) = std::fs::read_dir(folder) else { return vec![] };
     let components = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    components.filter(|path| path.extension().is_some_and(|extension| extension == "wasm")).flat_map(|path| topics_of(&path)).collect()
+    components
+        .filter(|path| path.extension().is_some_and(|extension| extension == "wasm"))
+        .flat_map(|path| topics_of(&path))
+        .collect()
 }
 
 fn topics_of(component: &Path) -> Vec<TopicPattern> {

@@ -9,7 +9,7 @@ use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
 use super::secret::{secret, secrets};
-use super::{Config, sandbox, MigrateMode, Notify, Pooler};
+use super::{Config, MigrateMode, Notify, Pooler, sandbox};
 use crate::plugin::{Pooling, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
@@ -31,7 +31,9 @@ pub struct Environment(BTreeMap<String, String>);
 impl Environment {
     /// The variables of this process that are valid UTF-8.
     pub fn of_process() -> Self {
-        Environment(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect())
+        Environment(
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
+        )
     }
 
     pub fn get(&self, name: &str) -> Option<String> {
@@ -68,7 +70,10 @@ pub fn resolve(
     let admin = admin_address(&reader, overrides.admin.or(file_admin).as_deref().unwrap_or("127.0.0.1:8787"));
     let admin_token = secret(&reader, "admin_token", environment);
     if admin.is_some_and(|address| !address.ip().is_loopback()) && admin_token.is_none() {
-        reader.error("admin_token", "is required where admin is not a loopback address; write { env = \"NAME\" } or { file = \"PATH\" }");
+        reader.error(
+            "admin_token",
+            "is required where admin is not a loopback address; write { env = \"NAME\" } or { file = \"PATH\" }",
+        );
     }
 
     let relay = reader.section("relay");
@@ -154,7 +159,8 @@ fn admin_address(reader: &Reader, text: &str) -> Option<SocketAddr> {
 fn retry(reader: &Reader) -> RetryPolicy {
     let defaults = RetryPolicy::default();
     let policy = RetryPolicy {
-        max_attempts: integer(reader, "max_attempts", 1..=u32::MAX as usize).map_or(defaults.max_attempts, |n| n as u32),
+        max_attempts: integer(reader, "max_attempts", 1..=u32::MAX as usize)
+            .map_or(defaults.max_attempts, |n| n as u32),
         pause: defaults.pause,
         backoff: Backoff {
             base: positive(reader, "base").unwrap_or(defaults.backoff.base),
@@ -210,7 +216,8 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_at_once_with_line_and_nearest_key() {
-        let errors = errors("databse = \"sqlite:a.db\"\n[relay]\nconcurency = 3\nlease = \"soon\"\n[retry]\nmax_attempts = 0\n");
+        let errors =
+            errors("databse = \"sqlite:a.db\"\n[relay]\nconcurency = 3\nlease = \"soon\"\n[retry]\nmax_attempts = 0\n");
 
         assert_eq!(errors.len(), 4, "{errors:#?}");
         assert!(errors[0].starts_with("outboxd.toml:1: ") && errors[0].contains("\"database\""), "{errors:#?}");
@@ -246,7 +253,8 @@ mod tests {
         let environment = Environment::from_iter([("KEY".to_owned(), "s3cret-canary".to_owned())]);
         let text = "admin_token = { env = \"KEY\" }\n[secrets]\nSHOP_KEY = { env = \"KEY\" }\n";
 
-        let config = resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment).expect("valid");
+        let config =
+            resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment).expect("valid");
 
         assert!(!format!("{config:?}").contains("s3cret-canary"));
     }

@@ -34,7 +34,7 @@ pub(crate) struct Report {
 pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, control: CallControl) -> Report {
     let limits = &version.manifest.limits;
     let started = Instant::now();
-    let deadline = control.deadline.into_std().min(started + limits.deadline);
+    let deadline = started + limits.deadline;
     let bounds = CallBounds { cpu: CpuMeter::new(limits.cpu), deadline, stop: control.stop };
     let facts = CallFacts {
         plugin: version.name.clone(),

@@ -28,7 +28,12 @@ impl OutboxStore for Sqlite {
         let rows: Vec<ClaimRow> = self
             .writes
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(lanes).bind(slots_max).bind(lease_ms).bind(payload_max).bind(i64::from(lapses_max));
+                let query = sqlx::query_as(sql)
+                    .bind(lanes)
+                    .bind(slots_max)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
                 Box::pin(query.fetch_all(connection))
             })
             .await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{
-    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, safe_text,
+    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, one_line,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -169,15 +169,15 @@ fn report(claim: &Claim, transition: &Transition, asked: Instant) {
             tracing::debug!(message.id = %id, topic, attempt, "message {id} was delivered in {ms} ms");
         }
         Transition::Pending { after, reason, error } => {
-            let (after, error) = (after.as_secs_f64(), safe_text(error, 300));
+            let (after, error) = (after.as_secs_f64(), one_line(error, 300));
             tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} is tried again in {after:.1} s: {reason}: {error}");
         }
         Transition::Released { reason, error, .. } => {
-            let error = safe_text(error, 300);
+            let error = one_line(error, 300);
             tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} was given back, its attempt unspent: {reason}: {error}");
         }
         Transition::Dead { reason, error } => {
-            let error = safe_text(error, 300);
+            let error = one_line(error, 300);
             tracing::warn!(message.id = %id, topic, attempt, reason = %reason, "message {id} is dead: {reason}: {error}");
         }
     }

@@ -8,3 +8,4 @@ mod layering;
 mod outcomes;
 mod promises;
 mod stage;
+mod wake;

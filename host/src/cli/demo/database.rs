@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outboxd_client::{NewMessage, Outbox, publish};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Executor};
 use uuid::Uuid;
@@ -23,10 +23,10 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Neither delivered nor dead.
-    pub(super) live: u64,
-    pub(super) dead: u64,
+    pub(super) live: usize,
+    pub(super) dead: usize,
     /// Took more than one attempt.
-    pub(super) retried: u64,
+    pub(super) retried: usize,
 }
 
 pub(super) struct Database {
@@ -71,8 +71,11 @@ impl Database {
     }
 
     async fn postgres(url: &str) -> anyhow::Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect(url).await;
-        let pool = pool.context("cannot connect to the database")?;
+        let options = url.parse::<PgConnectOptions>().context("the database URL is not one")?;
+        // Dropping the schema in the end would list all that was in it.
+        let options = options.application_name("outboxd demo").options([("client_min_messages", "warning")]);
+        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10));
+        let pool = pool.connect_with(options).await.context("cannot connect to the database")?;
         let schema = format!("outboxd_demo_{:08x}", fastrand::u32(..));
         let create = AssertSqlSafe(format!("create schema {schema}"));
         pool.execute(create).await.context("cannot create a schema for the demo")?;
@@ -153,7 +156,7 @@ impl Database {
         };
         let mut tally = Tally::default();
         for (state, again, count) in rows {
-            let count = count.unsigned_abs();
+            let count = usize::try_from(count)?;
             match state.as_str() {
                 "delivered" => {}
                 "dead" => tally.dead += count,

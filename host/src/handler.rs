@@ -4,21 +4,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outboxd_core::{Admission, Claim, Outcome, RetryPolicy};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// One attempt: whatever goes wrong is an outcome, not an error.
 #[async_trait]
 pub trait Handler: Send + Sync {
-    /// Handles one attempt. Ends soon after `call.stop` is cancelled and never long after `call.deadline`.
+    /// Handles one attempt, within a deadline of the handler's own. Ends soon after `call.stop` is cancelled, as a fault
+    /// `interrupted` of the host.
     async fn handle(&self, claim: &Claim, call: CallControl) -> Handled;
 }
 
 /// What bounds one call.
 #[derive(Clone, Debug)]
 pub struct CallControl {
-    /// When the call must be over. The handler may have an earlier deadline of its own.
-    pub deadline: Instant,
     /// Cancelled when the lease is lost or the relay leaves: the outcome will not be used, or is `interrupted`.
     pub stop: CancellationToken,
 }

@@ -1,5 +1,22 @@
 //! outboxd: a transactional-outbox relay whose delivery logic is a sandboxed WebAssembly component.
+//!
+//! In layers, from the seam upwards; `ARCHITECTURE.md` follows one message through them.
 
 pub mod handler;
 pub mod plugin;
 pub mod toml_reader;
+
+mod dispatcher;
+mod lanes;
+mod leases;
+mod outage;
+mod settler;
+
+pub mod purger;
+pub mod relay;
+pub mod shutdown;
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod metrics;

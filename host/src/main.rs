@@ -1,1 +1,5 @@
-fn main() {}
+//! Parse, run, exit code: see `outboxd::cli`.
+
+fn main() -> std::process::ExitCode {
+    outboxd::cli::main()
+}

@@ -146,6 +146,11 @@ impl Reader {
         self.node.entries.contains_key(key)
     }
 
+    /// Marks a key as known whose value nobody asks for.
+    pub fn skip(&self, key: &str) {
+        self.node.known.borrow_mut().insert(key.into());
+    }
+
     /// The keys that are there, for tables whose keys are the user's own names.
     pub fn keys(&self) -> Vec<String> {
         self.node.entries.keys().cloned().collect()

@@ -61,8 +61,7 @@ pub(crate) fn claim(payload: &str) -> Claim {
 }
 
 pub(crate) async fn call(plugin: &OnePlugin, payload: &str) -> Handled {
-    let control =
-        CallControl { deadline: tokio::time::Instant::now() + Duration::from_secs(20), stop: CancellationToken::new() };
+    let control = CallControl { stop: CancellationToken::new() };
     plugin.handler.handle(&claim(payload), control).await
 }
 

@@ -25,6 +25,11 @@ impl Default for Backoff {
 pub struct Jitter(f64);
 
 impl Jitter {
+    /// The number drawn.
+    pub fn share(self) -> f64 {
+        self.0
+    }
+
     /// Values outside `[0, 1]`, and NaN, are brought inside.
     pub fn new(drawn: f64) -> Self {
         Jitter(if drawn.is_nan() { 1.0 } else { drawn.clamp(0.0, 1.0) })

@@ -1,10 +1,10 @@
 use crate::{Attempt, Blame, Claim, Jitter, Outcome, Payload, Reason, RetryPolicy, Transition};
 
 /// Decides whether a claimed message may be handed to a plugin at all. The neighbour of [`decide`]: what it refuses is
-/// settled dead before any plugin runs.
-pub fn admit(claim: &Claim, policy: &RetryPolicy) -> Result<(), Outcome> {
+/// settled dead before any plugin runs. `max_lapses` lost leases make a message `crashed`.
+pub fn admit(claim: &Claim, policy: &RetryPolicy, max_lapses: u32) -> Result<(), Outcome> {
     let refused = |reason, error| Err(Outcome::Refused { reason, error });
-    if claim.lapses >= policy.max_lapses {
+    if claim.lapses >= max_lapses {
         let error = format!("{} leases were lost without a result; the message may be killing its relay", claim.lapses);
         return refused(Reason::Crashed, error);
     }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     fn refusal(claim: &Claim) -> Option<Reason> {
-        match admit(claim, &RetryPolicy::default()) {
+        match admit(claim, &RetryPolicy::default(), 3) {
             Err(Outcome::Refused { reason, .. }) => Some(reason),
             Err(other) => panic!("admit may only refuse, not {other:?}"),
             Ok(()) => None,
@@ -129,7 +129,8 @@ mod tests {
 
     fn any_failure() -> impl Strategy<Value = Outcome> {
         prop_oneof![
-            any::<Option<u64>>().prop_map(|after| Outcome::Retry { error: "e".into(), after: after.map(Duration::from_millis) }),
+            any::<Option<u64>>()
+                .prop_map(|after| Outcome::Retry { error: "e".into(), after: after.map(Duration::from_millis) }),
             Just(Outcome::Fault { reason: Reason::Trap, error: "e".into(), blame: Blame::Message }),
             Just(Outcome::Fault { reason: Reason::Deadline, error: "e".into(), blame: Blame::Message }),
         ]

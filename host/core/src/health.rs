@@ -14,7 +14,9 @@ pub enum Admission {
     /// Parked, and one message may be tried.
     Trial,
     /// Parked until then: messages wait and spend no attempt.
-    Parked { until: Instant },
+    Parked {
+        until: Instant,
+    },
 }
 
 /// Tells a plugin's fault from a message's: the evidence one version of a plugin has given.

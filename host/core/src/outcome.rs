@@ -6,12 +6,24 @@ use std::time::Duration;
 pub enum Outcome {
     Success,
     /// `after` is the plugin's wish; the policy clamps it.
-    Retry { error: String, after: Option<Duration> },
-    Cancel { error: String },
+    Retry {
+        error: String,
+        after: Option<Duration>,
+    },
+    Cancel {
+        error: String,
+    },
     /// No answer: trap, deadline, cpu, memory, … `blame` says whether the attempt counts.
-    Fault { reason: Reason, error: String, blame: Blame },
+    Fault {
+        reason: Reason,
+        error: String,
+        blame: Blame,
+    },
     /// The host will not hand it over: exhausted, crashed, too large, expired. No plugin ran.
-    Refused { reason: Reason, error: String },
+    Refused {
+        reason: Reason,
+        error: String,
+    },
 }
 
 /// Whose fault a fault is.

@@ -7,8 +7,6 @@ use crate::Backoff;
 pub struct RetryPolicy {
     /// The attempt that is the last. Default 25: about 7 hours on average, so an outage of an evening kills nothing.
     pub max_attempts: u32,
-    /// How many lost leases make a message `crashed`. Default 3.
-    pub max_lapses: u32,
     /// How long a released message waits when its plugin or the host is at fault. Default 1 s.
     pub pause: Duration,
     pub backoff: Backoff,
@@ -16,6 +14,6 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        RetryPolicy { max_attempts: 25, max_lapses: 3, pause: Duration::from_secs(1), backoff: Backoff::default() }
+        RetryPolicy { max_attempts: 25, pause: Duration::from_secs(1), backoff: Backoff::default() }
     }
 }

@@ -44,11 +44,22 @@ impl fmt::Display for State {
 pub enum Transition {
     Delivered,
     /// Due again after `after`; the attempt is spent.
-    Pending { after: Duration, reason: Reason, error: String },
+    Pending {
+        after: Duration,
+        reason: Reason,
+        error: String,
+    },
     /// Due again after `after`, the attempt given back; the error stays readable. Goes out by `release`.
-    Released { after: Duration, reason: Reason, error: String },
+    Released {
+        after: Duration,
+        reason: Reason,
+        error: String,
+    },
     /// A dead letter. A cancel too: reason `cancelled`.
-    Dead { reason: Reason, error: String },
+    Dead {
+        reason: Reason,
+        error: String,
+    },
 }
 
 impl Transition {

@@ -6,11 +6,19 @@ use serde::Serialize;
 
 use crate::StoreError;
 
+/// [`OutboxAdmin::show`] loads no larger payload. Bytes.
+pub(crate) const PAYLOAD_SHOWN_BYTES_MAX: i64 = 64 << 10;
+
 /// What people ask of the outbox: look, redrive, purge, pause.
 #[async_trait]
 pub trait OutboxAdmin: Send + Sync {
     /// The messages that match, newest first; `after` continues behind the last row of the page before.
-    async fn list(&self, filter: &MessageFilter, after: Option<MessageId>, limit: u32) -> Result<Vec<MessageSummary>, StoreError>;
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError>;
 
     /// One message with payload, headers and history, or nothing.
     async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError>;
@@ -19,8 +27,15 @@ pub trait OutboxAdmin: Send + Sync {
     async fn stats(&self) -> Result<Vec<TopicStats>, StoreError>;
 
     /// Sends at most `limit` dead letters round again, oldest death first: attempts and lapses start anew, the id stays.
-    /// The first is due now and each further one `spacing` later. Answers how many; live messages are never touched.
-    async fn redrive(&self, selection: &Selection, limit: u32, spacing: Duration) -> Result<u64, StoreError>;
+    /// The first is due after `first_after` and each further one `spacing` later. Answers how many; live messages are never
+    /// touched.
+    async fn redrive(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        first_after: Duration,
+        spacing: Duration,
+    ) -> Result<u64, StoreError>;
 
     /// Makes live messages dead with reason `discarded`. A message that is being processed loses its lease. Answers how many.
     async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
@@ -47,6 +62,12 @@ pub enum Changed {
     No,
 }
 
+impl Changed {
+    pub(crate) fn from_rows(rows: u64) -> Self {
+        if rows > 0 { Changed::Yes } else { Changed::No }
+    }
+}
+
 /// The two states that a purge may delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
@@ -67,7 +88,10 @@ pub struct MessageFilter {
 pub enum Selection {
     Ids(Vec<MessageId>),
     /// Both empty: all of them.
-    Matching { topic: Option<String>, reason: Option<Reason> },
+    Matching {
+        topic: Option<String>,
+        reason: Option<Reason>,
+    },
 }
 
 /// A message without its payload. Times are milliseconds since the epoch; ages and waits are on the database's clock.

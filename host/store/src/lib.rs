@@ -6,11 +6,26 @@
 //! Absent on purpose: plugins, HTTP, settings, and any INSERT into the outbox table (`outboxd-client` has the only one).
 
 mod admin;
+mod connect;
+mod connections;
 mod error;
+mod memory;
+mod migrate;
+mod options;
 mod outbox;
+mod postgres;
+mod row;
+mod sqlite;
+mod table;
+mod wake;
 
 pub use admin::{
     Changed, Finished, HistoryEntry, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, TopicStats,
 };
+pub use connect::Store;
 pub use error::StoreError;
+pub use memory::{MemoryMessage, MemoryStore};
+pub use migrate::{Migrated, check_version, migrate, print_migrations};
+pub use options::{Notify, OnDelivered, Pooler, StoreOptions};
 pub use outbox::{DueTopic, OutboxStore, Wake};
+pub use outboxd_core::TableName;

@@ -20,22 +20,23 @@ pub trait OutboxStore: Send + Sync {
     /// The topics that have a due message and are not paused, oldest due first. Costs an index probe a topic, not a row.
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError>;
 
-    /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none.
+    /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none, and none that would
+    /// have lost more than `lapses_max` leases by now.
     ///
     /// Counts the attempt, and a lapse where the message was still `processing`. The lease ends `lease` after the
     /// database's now.
-    async fn claim(&self, lanes: &[Lane], lease: Duration) -> Result<Vec<Claim>, StoreError>;
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError>;
 
-    /// Extends leases by `lease` from the database's now; answers in the order of `held`.
+    /// Extends leases by `lease` from the database's now; answers in the order of `held`, which names no message twice.
     /// `Lost` means another relay may already hold the message: stop work and do not settle.
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Writes each transition whose lease is still held, all in one statement; the others change nothing and are `Lost`.
-    /// Answers in the order of `settlements`. Takes every transition but `Released`.
+    /// Answers in the order of `settlements`, which name no message twice. Takes every transition but `Released`.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Gives messages back, attempts unspent, lapses as they were, due again after the transition's delay.
-    /// Answers in the order of `released`. Takes `Released` only.
+    /// Answers in the order of `released`, which name no message twice. Takes `Released` only.
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Returns when something may be due, or after `at_most`, and says which. Early returns are harmless.

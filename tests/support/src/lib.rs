@@ -1,1 +1,19 @@
-//! p
+//! What the test targets share: components to run, targets to deliver to, databases, patience.
+
+use std::time::{Duration, Instant};
+
+pub mod guests;
+pub mod postgres;
+pub mod receiver;
+
+/// Polls `condition` until it holds; answers whether it did within `at_most`.
+pub fn wait_for(at_most: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + at_most;
+    while !condition() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}

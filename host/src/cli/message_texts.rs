@@ -1,0 +1,156 @@
+//! Longer texts for people: the story of a message, the configuration.
+
+use std::fmt::Write as _;
+
+use outboxd_core::{one_line, safe_text};
+use outboxd_store::{HistoryEntry, MessageDetail, StoreOptions};
+
+use super::output::{moment, relative, span};
+use crate::config::Config;
+
+/// Everything about one message, as a person reads it.
+pub fn story(message: &MessageDetail) -> String {
+    let summary = &message.summary;
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<10} {value}");
+    };
+    line("message", summary.id.clone());
+    line("topic", one_line(&summary.topic, 200));
+    if let Some(key) = &summary.key {
+        line("key", one_line(key, 200));
+    }
+    line("state", state(message));
+    line("published", format!("{} ({})", moment(summary.created_at_ms), relative(summary.created_at_ms)));
+    if let Some(expires) = summary.expires_at_ms {
+        line("expires", format!("{} ({})", moment(expires), relative(expires)));
+    }
+    line("attempts", format!("{}, leases lost {}", summary.attempts, summary.lapses));
+    if let Some(dedup_key) = &message.dedup_key {
+        line("dedup key", one_line(dedup_key, 200));
+    }
+    if message.headers.as_object().is_some_and(|headers| !headers.is_empty()) {
+        line("headers", one_line(&message.headers.to_string(), 2000));
+    }
+    if let Some(error) = &summary.last_error {
+        line("error", safe_text(error, 8 << 10));
+    }
+    match &message.payload {
+        Some(payload) => line("payload", safe_text(payload, 64 << 10)),
+        None => line("payload", format!("{} bytes, too large to show", message.payload_bytes)),
+    }
+    if message.history.is_empty() {
+        line("history", "no attempt yet".into());
+    }
+    for entry in &message.history {
+        let _ = writeln!(text, "\n{}", attempt(entry));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn state(message: &MessageDetail) -> String {
+    let summary = &message.summary;
+    let when = match summary.state.as_str() {
+        "pending" => format!(", next try {}", relative(summary.available_at_ms)),
+        "processing" => format!(", its lease ends {}", relative(summary.available_at_ms)),
+        "delivered" => summary.delivered_at_ms.map(|at| format!(", {}", relative(at))).unwrap_or_default(),
+        "dead" => summary.dead_at_ms.map(|at| format!(", {}", relative(at))).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let reason = summary.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    format!("{}{reason}{when}", summary.state)
+}
+
+fn attempt(entry: &HistoryEntry) -> String {
+    let mut text =
+        format!("attempt {:<3} {}  {} after {}", entry.attempt, moment(entry.at_ms), entry.result, span(entry.took_ms));
+    if let Some(reason) = &entry.reason {
+        let _ = write!(text, ", {reason}");
+    }
+    if let Some(status) = entry.http_status {
+        let _ = write!(text, ", the target answered {status}");
+    }
+    if let Some(digest) = &entry.digest {
+        let _ = write!(text, ", plugin {}", digest.chars().take(12).collect::<String>());
+    }
+    for (name, value) in [("error", &entry.error), ("answer", &entry.response)] {
+        if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
+            let _ = write!(text, "\n    {name}: {}", safe_text(value, 2000));
+        }
+    }
+    text
+}
+
+/// The resolved configuration, without secrets.
+pub fn configuration(config: &Config, options: &StoreOptions) -> String {
+    let admin = config.admin.map_or("off".into(), |address| address.to_string());
+    let relay = &config.relay;
+    let retry = &config.retry;
+    let kept = |kept: Option<std::time::Duration>| {
+        kept.map_or("never".into(), |kept| humantime::format_duration(kept).to_string())
+    };
+    let lines = [
+        format!("database = {:?}", without_password(&config.database)),
+        format!("table = {:?}", config.table),
+        format!("plugins = {:?}", config.plugins),
+        format!("admin = {admin:?}"),
+        format!("admin_token = {}", if config.admin_token.is_some() { "(set)" } else { "(none)" }),
+        format!("payload_max = \"{}B\"", config.payload_max),
+        String::new(),
+        "[relay]".into(),
+        format!("concurrency = {}", relay.concurrency),
+        format!("poll_interval = \"{}\"", humantime::format_duration(relay.poll_interval)),
+        format!("lease = \"{}\"", humantime::format_duration(relay.lease)),
+        format!("grace = \"{}\"", humantime::format_duration(relay.grace)),
+        format!("max_lapses = {}", relay.max_lapses),
+        format!("# statement timeout: {}", humantime::format_duration(options.statement_timeout)),
+        String::new(),
+        "[retry]".into(),
+        format!("max_attempts = {}", retry.max_attempts),
+        format!("base = \"{}\"", humantime::format_duration(retry.backoff.base)),
+        format!("max = \"{}\"", humantime::format_duration(retry.backoff.max)),
+        format!("jitter = {:?}", retry.backoff.jitter),
+        String::new(),
+        "[retention]".into(),
+        format!("delivered = {:?}", kept(config.retention.delivered)),
+        format!("dead = {:?}", kept(config.retention.dead)),
+    ];
+    lines.join("\n")
+}
+
+/// A database URL that can be shown: its password is replaced.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let authority = match authority.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:…@{host}"),
+            None => authority.into(),
+        },
+        None => authority.into(),
+    };
+    let path = match path.split_once("password=") {
+        Some((before, after)) => format!("{before}password=…{}", &after[after.find('&').unwrap_or(after.len())..]),
+        None => path.into(),
+    };
+    format!("{scheme}://{authority}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_never_shown() {
+        for (url, shown) in [
+            ("postgres://shop:canary@db/shop", "postgres://shop:…@db/shop"),
+            ("postgres://shop:can@ary@db/shop", "postgres://shop:…@db/shop"),
+            ("postgres:///shop?host=/tmp&password=canary&user=a", "postgres:///shop?host=/tmp&password=…&user=a"),
+            ("postgres://shop@db/shop", "postgres://shop@db/shop"),
+            ("sqlite:outbox.db", "sqlite:outbox.db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `outboxd messages`: list, show, discard, retry now.
+
+use anyhow::bail;
+use outboxd_core::{MessageId, State};
+use outboxd_store::{MessageFilter, MessageSummary};
+use uuid::Uuid;
+
+use super::args::{Global, MessagesCommand};
+use super::settings::{WrongSettings, connect};
+use super::{message_texts, output};
+
+pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Result<()> {
+    match command {
+        MessagesCommand::List { state, topic, reason, limit, after, json } => {
+            let state = state.as_deref().map(parse_state).transpose()?;
+            let filter = MessageFilter { state, topic, reason };
+            let messages = connect(global).await?.admin.list(&filter, after.map(MessageId), limit).await?;
+            if json {
+                return output::json(&messages);
+            }
+            if messages.is_empty() {
+                output::line("no messages");
+                return Ok(());
+            }
+            let head = ["id", "topic", "key", "state", "attempts", "published", "reason", "error"];
+            output::line(output::table(&head, &messages.iter().map(row).collect::<Vec<_>>()));
+        }
+        MessagesCommand::Show { id, json } => {
+            let Some(message) = connect(global).await?.admin.show(MessageId(id)).await? else {
+                bail!("there is no message {id}");
+            };
+            if json {
+                return output::json(&message);
+            }
+            output::line(message_texts::story(&message));
+        }
+        MessagesCommand::Discard { ids } => {
+            let count = connect(global).await?.admin.discard(&message_ids(&ids)).await?;
+            report(count, ids.len(), "discarded", "only live messages can be")?;
+        }
+        MessagesCommand::RetryNow { ids } => {
+            let count = connect(global).await?.admin.retry_now(&message_ids(&ids)).await?;
+            report(count, ids.len(), "due now", "only pending messages can be")?;
+        }
+    }
+    Ok(())
+}
+
+fn report(count: u64, asked: usize, done: &str, why_not: &str) -> anyhow::Result<()> {
+    output::line(format!("{count} of {asked} messages are {done}"));
+    if count < asked as u64 {
+        bail!("{} were left as they are: {why_not}", asked as u64 - count);
+    }
+    Ok(())
+}
+
+fn parse_state(text: &str) -> anyhow::Result<State> {
+    State::parse(text).ok_or_else(|| {
+        let known = State::ALL.map(State::as_str).join(", ");
+        WrongSettings::one(format!("state {text:?} is not one of {known}"))
+    })
+}
+
+fn message_ids(ids: &[Uuid]) -> Vec<MessageId> {
+    ids.iter().copied().map(MessageId).collect()
+}
+
+fn row(message: &MessageSummary) -> Vec<String> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    vec![
+        message.id.clone(),
+        message.topic.clone(),
+        text(&message.key),
+        message.state.clone(),
+        message.attempts.to_string(),
+        output::relative(message.created_at_ms),
+        text(&message.reason),
+        text(&message.last_error),
+    ]
+}

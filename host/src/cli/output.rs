@@ -1,0 +1,89 @@
+//! How results are shown: tables for people, JSON for programs. What came from outside is made safe for the terminal.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outboxd_core::one_line;
+use serde::Serialize;
+
+/// Prints a line to stdout. A reader that went away (`| head`) ends the program quietly.
+pub fn line(text: impl std::fmt::Display) {
+    if writeln!(io::stdout().lock(), "{text}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Prints `value` as one JSON document.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Rows under a head, in columns as wide as their widest cell. Cells are made safe and cut: the last one, where errors
+/// stand, at 200 characters, the others at 60.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let cut = |(index, cell): (usize, &String)| one_line(cell, if index + 1 == head.len() { 200 } else { 60 });
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().enumerate().map(cut).collect()).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for row in std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// A moment as `2026-11-30T01:02:03Z`.
+pub fn moment(ms_since_epoch: i64) -> String {
+    let Ok(ms) = u64::try_from(ms_since_epoch) else { return "before 1970".into() };
+    match UNIX_EPOCH.checked_add(Duration::from_millis(ms)) {
+        Some(time) if ms < 253_402_300_800_000 => humantime::format_rfc3339_seconds(time).to_string(),
+        _ => "after 9999".into(),
+    }
+}
+
+/// A span of time in its two largest units: `2h 5m`.
+pub fn span(ms: u64) -> String {
+    let whole = if ms < 1000 { Duration::from_millis(ms) } else { Duration::from_secs(ms / 1000) };
+    humantime::format_duration(whole).to_string().split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// How long ago a moment was, or in how long it will be, on this host's clock.
+pub fn relative(ms_since_epoch: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+    match ms_since_epoch - now {
+        ahead if ahead > 0 => format!("in {}", span(ahead.unsigned_abs())),
+        behind => format!("{} ago", span(behind.unsigned_abs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = vec![vec!["orders".to_owned(), "12".to_owned()], vec!["a".to_owned(), "3".to_owned()]];
+
+        assert_eq!(table(&["topic", "n"], &rows), "topic   n\norders  12\na       3");
+    }
+
+    #[test]
+    fn a_span_has_its_two_largest_units() {
+        assert_eq!(span(350), "350ms");
+        assert_eq!(span(7_503_000), "2h 5m");
+    }
+
+    #[test]
+    fn a_moment_far_off_is_said_in_words() {
+        assert_eq!(moment(0), "1970-01-01T00:00:00Z");
+        assert_eq!(moment(i64::MAX), "after 9999");
+        assert_eq!(moment(-1), "before 1970");
+    }
+}

@@ -1,0 +1,52 @@
+//! `outboxd redrive`: dead letters go round again, spread over time.
+
+use std::time::Duration;
+
+use outboxd_core::{MessageId, Reason};
+use outboxd_store::Selection;
+
+use super::args::{Global, RedriveArgs};
+use super::output;
+use super::settings::{WrongSettings, connect};
+
+/// Rows in one statement, at most.
+const BATCH: u32 = 1000;
+
+pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
+    let selection = selection(&args)?;
+    let store = connect(global).await?;
+    let spacing = Duration::from_secs_f64(1.0 / args.rate);
+    let mut total = 0;
+    loop {
+        let redriven = store.admin.redrive(&selection, BATCH, times(spacing, total), spacing).await?;
+        total += redriven;
+        if redriven < u64::from(BATCH) {
+            break;
+        }
+    }
+    let spread = output::span(u64::try_from(times(spacing, total).as_millis()).unwrap_or(u64::MAX));
+    output::line(format!("{total} dead letters go round again, spread over {spread}"));
+    Ok(())
+}
+
+fn times(spacing: Duration, count: u64) -> Duration {
+    spacing.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+fn selection(args: &RedriveArgs) -> anyhow::Result<Selection> {
+    if !args.ids.is_empty() {
+        return Ok(Selection::Ids(args.ids.iter().copied().map(MessageId).collect()));
+    }
+    if args.topic.is_none() && args.reason.is_none() && !args.all {
+        return Err(WrongSettings::one("say which dead letters: ids, --topic, --reason or --all"));
+    }
+    let reason = args.reason.as_deref().map(parse_reason).transpose()?;
+    Ok(Selection::Matching { topic: args.topic.clone(), reason })
+}
+
+fn parse_reason(text: &str) -> anyhow::Result<Reason> {
+    Reason::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or_else(|| {
+        let known: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        WrongSettings::one(format!("reason {text:?} is not one of {}", known.join(", ")))
+    })
+}

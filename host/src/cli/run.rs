@@ -1,0 +1,133 @@
+//! `outboxd run`: builds the parts and lets them work until told to stop.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use outboxd_core::Jitter;
+use outboxd_store::{Store, StoreError, StoreOptions};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use super::args::{Global, RunArgs};
+use super::settings::WrongSettings;
+use super::{output, settings};
+use crate::admin::{self, Admin};
+use crate::config::{Config, MigrateMode, Overrides, Purpose};
+use crate::handler::Handlers;
+use crate::metrics::{self, Metered, MeteredHandlers, Snapshot};
+use crate::outage::Outage;
+use crate::plugin::PluginHost;
+use crate::purger;
+use crate::relay::{Relay, Stopped};
+use crate::shutdown;
+
+pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
+    let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
+    let config = settings::load(global, overrides, Purpose::Plugins)?;
+    let options = settings::store_options(&config)?;
+    if args.check {
+        output::line(super::message_texts::configuration(&config, &options));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let metrics = metrics::install().context("cannot start metrics")?;
+    let shutdown = shutdown::on_signal()?;
+
+    let store = match open(&config, &options, args.once, &shutdown).await? {
+        Some(store) => store,
+        None => return Ok(ExitCode::SUCCESS),
+    };
+    let refused_addresses = config.admin.into_iter().chain(store.addresses.iter().copied()).collect();
+    let plugins =
+        PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
+    plugins.scan_once().await;
+
+    let outbox = Arc::new(Metered::new(store.outbox.clone()));
+    let handlers: Arc<dyn Handlers> = Arc::new(MeteredHandlers::new(plugins.handlers()));
+    let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
+    let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
+    if args.once {
+        let stopped = relay.run_once(shutdown).await.context("cannot deliver")?;
+        return Ok(exit_code(stopped));
+    }
+
+    let chores = TaskTracker::new();
+    let end = CancellationToken::new();
+    let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+    if let Some(address) = config.admin {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
+        let address = listener.local_addr()?;
+        info!("health and metrics are served at http://{address}");
+        let admin = Admin {
+            address,
+            token: config.admin_token.clone(),
+            metrics,
+            snapshot: snapshot.clone(),
+            plugins: plugins.clone(),
+        };
+        let end = end.clone();
+        chores.spawn(async move {
+            if let Err(error) = admin::serve(listener, admin, end).await {
+                warn!("the admin address is no longer served: {error}");
+            }
+        });
+    }
+    chores.spawn(metrics::watch_until(store.admin.clone(), handlers, snapshot, end.clone()));
+    chores.spawn(purger::purge_until(store.admin.clone(), config.retention, end.clone()));
+    let (watched, until) = (plugins.clone(), end.clone());
+    chores.spawn(async move { watched.watch(until).await });
+
+    info!(
+        "delivering from {} with the plugins in {:?}",
+        super::message_texts::without_password(&config.database),
+        config.plugins
+    );
+    let stopped = relay.run(shutdown).await;
+    end.cancel();
+    chores.close();
+    chores.wait().await;
+    info!("stopped");
+    Ok(exit_code(stopped))
+}
+
+fn exit_code(stopped: Stopped) -> ExitCode {
+    match stopped {
+        Stopped::Drained => ExitCode::SUCCESS,
+        Stopped::Interrupted { .. } => ExitCode::FAILURE,
+    }
+}
+
+/// Connects and, unless told otherwise, migrates. A database that is down is waited for; with `--once` it is an error.
+/// Nothing when told to stop meanwhile.
+async fn open(
+    config: &Config,
+    options: &StoreOptions,
+    once: bool,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Option<Store>> {
+    let mut outage = Outage::new("reaching the database");
+    loop {
+        let tried = match config.migrate {
+            MigrateMode::Auto => outboxd_store::migrate(options).await,
+            MigrateMode::Off => outboxd_store::check_version(options).await,
+        };
+        match tried {
+            Ok(_) => {
+                outage.over();
+                return Ok(Some(Store::connect(options).await?));
+            }
+            Err(error @ StoreError::Unavailable(_)) if !once => {
+                let pause = outage.note(&error);
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                    return Ok(None);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

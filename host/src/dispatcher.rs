@@ -1,0 +1,184 @@
+//! One attempt: admit, call, decide, hand over to be settled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboxd_core::{
+    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, one_line,
+};
+use outboxd_store::OutboxStore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::handler::{CallControl, Handled, Handlers, Route};
+use crate::lanes::Slots;
+use crate::leases::{HeldLease, Leases, LetGo};
+use crate::settler::{Ready, Settler};
+
+/// Draws the jitter of a wait. Passed in, so that a simulation can draw from its seed.
+pub type DrawJitter = Arc<dyn Fn() -> Jitter + Send + Sync>;
+
+pub struct Dispatcher {
+    pub store: Arc<dyn OutboxStore>,
+    pub handlers: Arc<dyn Handlers>,
+    pub slots: Arc<Slots>,
+    pub leases: Arc<Leases>,
+    pub settler: Settler,
+    pub draw_jitter: DrawJitter,
+    /// How long after its lease a result of unknown fate is still tried.
+    pub settle_grace: Duration,
+    pub running: TaskTracker,
+    /// Interrupts every call under way: the grace of a stop is over.
+    pub interrupt: CancellationToken,
+    /// So many lost leases make a message `crashed`.
+    pub max_lapses: u32,
+    /// One permit, held by the message that runs on its last life.
+    pub last_life: Arc<Semaphore>,
+}
+
+impl Dispatcher {
+    /// The most leases that a message may have lost to be claimed now.
+    ///
+    /// A message that lost all but one is on its last life: it may be what kills relays. While one of those runs no other
+    /// is claimed, so that a poison takes none with it.
+    pub fn lapses_max(&self) -> u32 {
+        match self.last_life.available_permits() {
+            0 => self.max_lapses.saturating_sub(2),
+            _ => u32::MAX,
+        }
+    }
+
+    /// Starts an attempt for each claim that was asked for at `asked`; of those on their last life for one, and only when
+    /// the others have been given back.
+    pub async fn dispatch(self: &Arc<Self>, claims: Vec<Claim>, asked: Instant) {
+        let (last_lives, others): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|claim| claim.lapses.saturating_add(1) == self.max_lapses);
+        for claim in others {
+            self.start(claim, asked, None).await;
+        }
+        let mut last_lives = last_lives.into_iter();
+        let Some(claim) = last_lives.next() else { return };
+        let alone = self.last_life.clone().try_acquire_owned().ok();
+        let waiting: Vec<Settlement> = last_lives.map(|claim| given_back(&claim)).collect();
+        if !waiting.is_empty() && self.store.release(&waiting).await.is_err() {
+            // They may still be held by this relay, so the one may not start either.
+            for settlement in waiting.into_iter().chain([given_back(&claim)]) {
+                let give_up_at = asked + self.settle_grace;
+                self.settler.hand_over(Ready { settlement, give_up_at, place: self.settler.place().await });
+            }
+            return;
+        }
+        self.start(claim, asked, alone).await;
+    }
+
+    async fn start(self: &Arc<Self>, claim: Claim, asked: Instant, alone: Option<OwnedSemaphorePermit>) {
+        let place = self.settler.place().await;
+        let route = self.handlers.route(&claim.message.topic);
+        let slot = route.as_ref().map(|route| self.slots.take(route.plugin.clone()));
+        let lease = self.leases.hold(&claim, asked, &self.interrupt);
+        let dispatcher = self.clone();
+        self.running.spawn(async move {
+            let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
+            dispatcher.finish(claim, attempted, lease, place, asked);
+            drop((slot, alone));
+        });
+    }
+
+    /// Runs one attempt. Everything that can go wrong is an outcome.
+    async fn attempt(&self, claim: &Claim, route: Option<Route>, lease: &HeldLease, asked: Instant) -> Attempted {
+        let started = Instant::now();
+        let Some(route) = route else {
+            let error = format!("topic {:?} has no plugin any more", claim.message.topic);
+            return Attempted::refused(host_fault(Reason::Unrouted, error), RetryPolicy::default().into());
+        };
+        if let Err(refused) = admit(claim, &route.policy, self.max_lapses) {
+            return Attempted::refused(refused, route.policy);
+        }
+        if started >= self.leases.trusted_until(asked) {
+            let error = "the claim was answered so late that its lease could not be trusted".into();
+            return Attempted::refused(host_fault(Reason::Overload, error), route.policy);
+        }
+        let handled = route.handler.handle(claim, CallControl { stop: lease.stop.clone() }).await;
+        Attempted { handled, took: started.elapsed(), policy: route.policy }
+    }
+
+    fn finish(
+        &self,
+        claim: Claim,
+        attempted: Attempted,
+        lease: HeldLease,
+        place: OwnedSemaphorePermit,
+        asked: Instant,
+    ) {
+        let Attempted { handled, took, policy } = attempted;
+        let LetGo::Trusted { until } = lease.let_go() else { return };
+        let transition = decide(handled.outcome, claim.attempt, &policy, (self.draw_jitter)());
+        let record = AttemptRecord {
+            attempt: claim.attempt,
+            took,
+            http_status: handled.http_status,
+            response_excerpt: handled.response_excerpt,
+            digest: handled.digest.map(|digest| digest.to_string()),
+        };
+        report(&claim, &transition, asked);
+        let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
+        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place });
+    }
+}
+
+/// What came of one attempt, and the policy that decides its consequence.
+struct Attempted {
+    handled: Handled,
+    took: Duration,
+    policy: Arc<RetryPolicy>,
+}
+
+impl Attempted {
+    /// No plugin ran.
+    fn refused(outcome: Outcome, policy: Arc<RetryPolicy>) -> Self {
+        Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy }
+    }
+}
+
+/// The settlement of a claim on its last life that must wait for another.
+fn given_back(claim: &Claim) -> Settlement {
+    let error = "on its last life, it waits until another such message has ended".into();
+    let pause = RetryPolicy::default().pause;
+    let transition = Transition::Released { after: pause, reason: Reason::Overload, error };
+    let record = AttemptRecord {
+        attempt: claim.attempt,
+        took: Duration::ZERO,
+        http_status: None,
+        response_excerpt: None,
+        digest: None,
+    };
+    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
+}
+
+fn host_fault(reason: Reason, error: String) -> Outcome {
+    Outcome::Fault { reason, error, blame: Blame::Host }
+}
+
+fn report(claim: &Claim, transition: &Transition, asked: Instant) {
+    let (id, topic, attempt) = (claim.message.id, &claim.message.topic, claim.attempt.0);
+    let ms = asked.elapsed().as_millis();
+    match transition {
+        Transition::Delivered => {
+            tracing::debug!(message.id = %id, topic, attempt, "message {id} was delivered in {ms} ms");
+        }
+        Transition::Pending { after, reason, error } => {
+            let (after, error) = (after.as_secs_f64(), one_line(error, 300));
+            tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} is tried again in {after:.1} s: {reason}: {error}");
+        }
+        Transition::Released { reason, error, .. } => {
+            let error = one_line(error, 300);
+            tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} was given back, its attempt unspent: {reason}: {error}");
+        }
+        Transition::Dead { reason, error } => {
+            let error = one_line(error, 300);
+            tracing::warn!(message.id = %id, topic, attempt, reason = %reason, "message {id} is dead: {reason}: {error}");
+        }
+    }
+}

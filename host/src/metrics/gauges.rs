@@ -1,0 +1,78 @@
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use metrics::gauge;
+use outboxd_core::Admission;
+use outboxd_store::{OutboxAdmin, TopicStats};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::TOPICS_MAX;
+use crate::handler::Handlers;
+
+const EVERY: Duration = Duration::from_secs(5);
+
+/// The latest look at the database, kept in memory so that health and metrics answer while it is away.
+#[derive(Default)]
+pub struct Snapshot {
+    /// When the database answered; nothing while it is away.
+    pub at: Option<Instant>,
+    pub topics: Vec<TopicStats>,
+}
+
+/// Reads the topics' numbers again and again, until `end`. Where counting is slow it counts less often, so that it takes a
+/// twentieth of the time at most.
+pub async fn watch_until(
+    store: Arc<dyn OutboxAdmin>,
+    handlers: Arc<dyn Handlers>,
+    latest: Arc<ArcSwap<Snapshot>>,
+    end: CancellationToken,
+) {
+    let mut shown: HashSet<String> = HashSet::new();
+    loop {
+        let started = Instant::now();
+        match store.stats().await {
+            Ok(topics) => {
+                show(&topics, &*handlers, &mut shown);
+                latest.store(Arc::new(Snapshot { at: Some(Instant::now()), topics }));
+            }
+            // Claiming says that the database is away; here it only ages the snapshot.
+            Err(_) => {
+                latest.rcu(|last| Snapshot { at: None, topics: last.topics.clone() });
+            }
+        }
+        let pause = EVERY.max(20 * started.elapsed());
+        if end.run_until_cancelled(sleep(pause)).await.is_none() {
+            return;
+        }
+    }
+}
+
+fn show(topics: &[TopicStats], handlers: &dyn Handlers, shown: &mut HashSet<String>) {
+    for topic in topics.iter().take(TOPICS_MAX) {
+        shown.insert(topic.topic.clone());
+    }
+    for name in shown.iter() {
+        let empty = TopicStats::default();
+        let stats = topics.iter().find(|topic| topic.topic == *name).unwrap_or(&empty);
+        let by_state = [
+            ("pending", stats.pending),
+            ("processing", stats.processing),
+            ("held", stats.held),
+            ("delivered", stats.delivered),
+            ("dead", stats.dead),
+        ];
+        for (state, count) in by_state {
+            gauge!("outboxd_messages", "topic" => name.clone(), "state" => state).set(count as f64);
+        }
+        let oldest = stats.oldest_due_ms.unwrap_or(0) as f64 / 1000.0;
+        gauge!("outboxd_oldest_due_seconds", "topic" => name.clone()).set(oldest);
+        let route = handlers.route(name);
+        let unrouted = if route.is_none() { stats.pending + stats.processing } else { 0 };
+        gauge!("outboxd_unrouted_messages", "topic" => name.clone()).set(unrouted as f64);
+        let parked = route.is_some_and(|route| route.admission != Admission::Open);
+        gauge!("outboxd_topics_parked", "topic" => name.clone()).set(f64::from(u8::from(parked)));
+    }
+}

@@ -1,0 +1,184 @@
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use metrics::{counter, histogram};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition};
+use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
+use tokio::time::Instant;
+
+use super::TOPICS_MAX;
+use crate::handler::{CallControl, Handled, Handler, Handlers, Route};
+
+/// An [`OutboxStore`] that counts what its statements changed, by the rows they returned.
+pub struct Metered {
+    inner: Arc<dyn OutboxStore>,
+    topics: TopicLabels,
+    claimed: Mutex<HashMap<LeaseId, Claimed>>,
+}
+
+/// What a settlement does not say of its message.
+struct Claimed {
+    topic: Arc<str>,
+    created_at_ms: u64,
+}
+
+impl Metered {
+    pub fn new(inner: Arc<dyn OutboxStore>) -> Self {
+        Metered { inner, topics: TopicLabels::default(), claimed: Mutex::default() }
+    }
+
+    fn note(&self, settlements: &[Settlement], statuses: &[LeaseStatus]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for (settlement, status) in settlements.iter().zip(statuses) {
+            let Some(claimed) = locked(&self.claimed).remove(&settlement.lease_id) else { continue };
+            if *status == LeaseStatus::Lost {
+                continue;
+            }
+            let topic = claimed.topic.to_string();
+            let result = settlement.transition.result();
+            counter!("outboxd_settled_total", "topic" => topic.clone(), "result" => result).increment(1);
+            if let Some((reason, _)) = settlement.transition.cause() {
+                counter!("outboxd_failures_total", "topic" => topic.clone(), "reason" => reason.as_str()).increment(1);
+                if reason == Reason::Interrupted {
+                    counter!("outboxd_calls_interrupted_total").increment(1);
+                }
+            }
+            if settlement.transition == Transition::Delivered {
+                let since = now.saturating_sub(Duration::from_millis(claimed.created_at_ms));
+                histogram!("outboxd_delivery_seconds", "topic" => topic).record(since.as_secs_f64());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl OutboxStore for Metered {
+    async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError> {
+        self.inner.due_topics().await
+    }
+
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
+        let claims = self.inner.claim(lanes, lease, lapses_max).await?;
+        for claim in &claims {
+            let topic = self.topics.label(&claim.message.topic);
+            counter!("outboxd_claimed_total", "topic" => topic.to_string()).increment(1);
+            if claim.lapses > 0 {
+                counter!("outboxd_leases_lapsed_total").increment(1);
+            }
+            let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms };
+            locked(&self.claimed).insert(claim.lease_id, claimed);
+        }
+        Ok(claims)
+    }
+
+    async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
+        self.inner.renew(held, lease).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        let statuses = self.inner.settle(settlements).await?;
+        self.note(settlements, &statuses);
+        Ok(statuses)
+    }
+
+    async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        let statuses = self.inner.release(released).await?;
+        self.note(released, &statuses);
+        Ok(statuses)
+    }
+
+    async fn wait_for_work(&self, at_most: Duration) -> Wake {
+        let wake = self.inner.wait_for_work(at_most).await;
+        let source = match wake {
+            Wake::Notify => "notify",
+            Wake::Poll => "poll",
+        };
+        counter!("outboxd_wakes_total", "source" => source).increment(1);
+        wake
+    }
+}
+
+/// [`Handlers`] whose calls are timed.
+pub struct MeteredHandlers {
+    inner: Arc<dyn Handlers>,
+    topics: Arc<TopicLabels>,
+}
+
+impl MeteredHandlers {
+    pub fn new(inner: Arc<dyn Handlers>) -> Self {
+        MeteredHandlers { inner, topics: Arc::default() }
+    }
+}
+
+impl Handlers for MeteredHandlers {
+    fn route(&self, topic: &str) -> Option<Route> {
+        let route = self.inner.route(topic)?;
+        let handler =
+            MeteredHandler { inner: route.handler, plugin: route.plugin.clone(), topics: self.topics.clone() };
+        Some(Route { handler: Arc::new(handler), ..route })
+    }
+
+    fn plugins(&self) -> usize {
+        self.inner.plugins()
+    }
+}
+
+struct MeteredHandler {
+    inner: Arc<dyn Handler>,
+    plugin: Arc<str>,
+    topics: Arc<TopicLabels>,
+}
+
+#[async_trait]
+impl Handler for MeteredHandler {
+    async fn handle(&self, claim: &Claim, call: CallControl) -> Handled {
+        let started = Instant::now();
+        let handled = self.inner.handle(claim, call).await;
+        let topic = self.topics.label(&claim.message.topic).to_string();
+        histogram!("outboxd_call_seconds", "topic" => topic, "plugin" => self.plugin.to_string())
+            .record(started.elapsed().as_secs_f64());
+        handled
+    }
+}
+
+/// The topics that have a label of their own: the first [`TOPICS_MAX`] that were seen.
+#[derive(Default)]
+pub(super) struct TopicLabels(Mutex<HashSet<Arc<str>>>);
+
+impl TopicLabels {
+    pub(super) fn label(&self, topic: &str) -> Arc<str> {
+        let mut known = locked(&self.0);
+        if let Some(label) = known.get(topic) {
+            return label.clone();
+        }
+        if known.len() >= TOPICS_MAX {
+            return "other".into();
+        }
+        let label: Arc<str> = topic.into();
+        known.insert(label.clone());
+        label
+    }
+}
+
+// These collections stay sound if a holder panicked: every change is a single step.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_past_the_limit_share_one_label() {
+        let labels = TopicLabels::default();
+        for n in 0..TOPICS_MAX {
+            assert_eq!(&*labels.label(&format!("topic-{n}")), format!("topic-{n}"));
+        }
+
+        assert_eq!(&*labels.label("one-more"), "other");
+        assert_eq!(&*labels.label("topic-0"), "topic-0");
+    }
+}

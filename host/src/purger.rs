@@ -1,0 +1,58 @@
+//! Deletes finished messages past their retention, in batches that hold no long lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboxd_store::{Finished, OutboxAdmin};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::outage::Outage;
+
+/// How long finished messages are kept; `None` is for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Default 7 days. Zero: deleted on success, by the settle itself.
+    pub delivered: Option<Duration>,
+    /// Default: until a person acts.
+    pub dead: Option<Duration>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { delivered: Some(Duration::from_secs(7 * 24 * 3600)), dead: None }
+    }
+}
+
+/// Rows in one statement, at most.
+const BATCH: u32 = 1000;
+const EVERY: Duration = Duration::from_secs(60);
+/// Between batches, so that a purge never starves claims and settles.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub async fn purge_until(store: Arc<dyn OutboxAdmin>, retention: Retention, end: CancellationToken) {
+    let mut outage = Outage::new("purging");
+    loop {
+        let mut wait = EVERY;
+        for (state, kept) in [(Finished::Delivered, retention.delivered), (Finished::Dead, retention.dead)] {
+            let Some(older_than) = kept else { continue };
+            match store.purge(state, older_than, BATCH).await {
+                Ok(0) => outage.over(),
+                Ok(purged) => {
+                    outage.over();
+                    info!("purged {purged} {state:?} messages older than {older_than:?}");
+                    if purged >= u64::from(BATCH) {
+                        wait = PAUSE;
+                    }
+                }
+                Err(error) => {
+                    outage.note(&error);
+                }
+            }
+        }
+        if end.run_until_cancelled(sleep(wait)).await.is_none() {
+            return;
+        }
+    }
+}

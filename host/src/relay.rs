@@ -1,0 +1,240 @@
+//! The relay: find what is due, claim what can start now, dispatch it; wait when there is nothing.
+//!
+//! Waits are cancellable and work is not: dropping a claim half-way would leave rows leased to nobody until they lapse, and
+//! three such lapses declare a sound message `crashed`. So `select!` and the like stand around waits only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboxd_core::MAX_LAPSES_DEFAULT;
+use outboxd_store::{DueTopic, OutboxStore, StoreError};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::dispatcher::{Dispatcher, DrawJitter};
+use crate::handler::Handlers;
+use crate::lanes::{Slots, plan};
+use crate::leases::Leases;
+use crate::outage::Outage;
+use crate::settler::Settler;
+
+/// How a relay works.
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// Calls at once. Default 64.
+    pub concurrency: usize,
+    /// How long a missed wake can go unnoticed. Default 1 s.
+    pub poll_interval: Duration,
+    /// How long a message stays claimed when its relay dies. Default 30 s, renewed every third of it.
+    pub lease: Duration,
+    /// How long a stop waits for calls under way. Default 25 s.
+    pub grace: Duration,
+    /// So many lost leases make a message `crashed`: it probably kills its relays. At least 2. Default 3.
+    pub max_lapses: u32,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        RelayOptions {
+            concurrency: 64,
+            poll_interval: Duration::from_secs(1),
+            lease: Duration::from_secs(30),
+            grace: Duration::from_secs(25),
+            max_lapses: MAX_LAPSES_DEFAULT,
+        }
+    }
+}
+
+/// How a relay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Every call ended by itself and was settled.
+    Drained,
+    /// The grace was over: calls were interrupted and their messages given back.
+    Interrupted { calls: usize },
+}
+
+/// One relay. Any number of them may share a database.
+pub struct Relay {
+    store: Arc<dyn OutboxStore>,
+    handlers: Arc<dyn Handlers>,
+    slots: Arc<Slots>,
+    leases: Arc<Leases>,
+    draw_jitter: DrawJitter,
+    options: RelayOptions,
+}
+
+/// A relay at work: what lives from its start to its stop.
+struct Work {
+    dispatcher: Arc<Dispatcher>,
+    due: Vec<DueTopic>,
+    due_read: Option<Instant>,
+    /// Ends the renewing of leases.
+    end: CancellationToken,
+    chores: TaskTracker,
+}
+
+/// What one look at the outbox came to.
+enum Look {
+    Claimed,
+    /// Nothing that can start now.
+    Nothing,
+}
+
+impl Relay {
+    pub fn new(
+        store: Arc<dyn OutboxStore>,
+        handlers: Arc<dyn Handlers>,
+        draw_jitter: DrawJitter,
+        options: RelayOptions,
+    ) -> Self {
+        let slots = Slots::new(options.concurrency);
+        let leases = Leases::new(store.clone(), options.lease);
+        Relay { store, handlers, slots, leases, draw_jitter, options }
+    }
+
+    /// Claims and dispatches until told to stop, then lets running calls settle.
+    pub async fn run(&self, shutdown: CancellationToken) -> Stopped {
+        let mut work = self.start();
+        let mut outage = Outage::new("claiming");
+        while !shutdown.is_cancelled() {
+            // Not raced against shutdown: see the module's comment.
+            let wait = match self.look(&mut work).await {
+                Ok(Look::Claimed) => {
+                    outage.over();
+                    continue;
+                }
+                Ok(Look::Nothing) => {
+                    outage.over();
+                    shutdown.run_until_cancelled(self.idle(&mut work)).await
+                }
+                Err(error) => {
+                    work.due_read = None;
+                    shutdown.run_until_cancelled(sleep(outage.note(&error))).await
+                }
+            };
+            if wait.is_none() {
+                break;
+            }
+        }
+        self.stop(work).await
+    }
+
+    /// Delivers what is due and returns when nothing more can be claimed. An error of the database ends it.
+    pub async fn run_once(&self, shutdown: CancellationToken) -> Result<Stopped, StoreError> {
+        let mut work = self.start();
+        let mut failed = None;
+        while !shutdown.is_cancelled() {
+            work.due_read = None;
+            match self.look(&mut work).await {
+                Ok(Look::Claimed) => {}
+                // A call under way may free the slot that another due message waits for, and its settle must land.
+                Ok(Look::Nothing) if !self.slots.usage().is_idle() => {
+                    shutdown.run_until_cancelled(self.slots.freed()).await;
+                }
+                Ok(Look::Nothing) => break,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        let stopped = self.stop(work).await;
+        failed.map_or(Ok(stopped), Err)
+    }
+
+    fn start(&self) -> Work {
+        let (settler, settle_loop) = Settler::new(self.store.clone(), 4 * self.options.concurrency);
+        let (end, chores) = (CancellationToken::new(), TaskTracker::new());
+        chores.spawn(settle_loop.run());
+        let (leases, until) = (self.leases.clone(), end.clone());
+        chores.spawn(async move { leases.renew_until(until).await });
+        let (leases, until) = (self.leases.clone(), end.clone());
+        chores.spawn(async move { leases.expire_until(until).await });
+        let dispatcher = Dispatcher {
+            store: self.store.clone(),
+            handlers: self.handlers.clone(),
+            slots: self.slots.clone(),
+            leases: self.leases.clone(),
+            settler,
+            draw_jitter: self.draw_jitter.clone(),
+            settle_grace: self.options.lease,
+            running: TaskTracker::new(),
+            interrupt: CancellationToken::new(),
+            max_lapses: self.options.max_lapses,
+            last_life: Arc::new(Semaphore::new(1)),
+        };
+        Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, end, chores }
+    }
+
+    /// Finds what is due, claims what can start now and dispatches it.
+    async fn look(&self, work: &mut Work) -> Result<Look, StoreError> {
+        if self.slots.usage().is_full() {
+            return Ok(Look::Nothing);
+        }
+        if work.due_read.is_none_or(|read| read.elapsed() >= self.options.poll_interval) {
+            let read = Instant::now();
+            work.due = self.store.due_topics().await?;
+            work.due_read = Some(read);
+        }
+        let places = work.dispatcher.settler.places_free();
+        let lanes = plan(&work.due, &*self.handlers, &self.slots.usage(), places);
+        if lanes.is_empty() {
+            return Ok(Look::Nothing);
+        }
+        let asked = Instant::now();
+        let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
+        // A lane that came back short is empty: what else is due has to be read anew.
+        if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
+            work.due_read = None;
+        }
+        if claims.is_empty() {
+            return Ok(Look::Nothing);
+        }
+        work.dispatcher.dispatch(claims, asked).await;
+        Ok(Look::Claimed)
+    }
+
+    /// Waits until something may be due, a slot is free, or the poll's time has come.
+    async fn idle(&self, work: &mut Work) {
+        if self.slots.usage().is_full() {
+            return self.slots.freed().await;
+        }
+        // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
+        let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
+        tokio::select! {
+            biased;
+            _ = self.store.wait_for_work(at_most) => work.due_read = None,
+            () = self.slots.freed() => {}
+        }
+    }
+
+    /// Lets calls end within the grace, interrupts the rest, and writes what they came to.
+    async fn stop(&self, work: Work) -> Stopped {
+        let Work { dispatcher, end, chores, .. } = work;
+        let calls = &dispatcher.running;
+        calls.close();
+        if !calls.is_empty() {
+            info!("stopping: {} calls are under way and have {:.0?} to end", calls.len(), self.options.grace);
+        }
+        let mut interrupted = 0;
+        if timeout(self.options.grace, calls.wait()).await.is_err() {
+            interrupted = calls.len();
+            warn!("the grace is over: {interrupted} calls are interrupted and their messages given back");
+            dispatcher.interrupt.cancel();
+            calls.wait().await;
+        }
+        end.cancel();
+        // The last settler: the settle loop ends when it has written everything.
+        drop(dispatcher);
+        chores.close();
+        chores.wait().await;
+        match interrupted {
+            0 => Stopped::Drained,
+            calls => Stopped::Interrupted { calls },
+        }
+    }
+}

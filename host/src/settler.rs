@@ -1,0 +1,159 @@
+//! Writes what attempts came to: in batches, and again and again while the fate of a batch is unknown.
+//!
+//! Batches form by themselves: while one statement runs, results gather for the next. When idle, none waits.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use outboxd_core::{LeaseStatus, Settlement, Transition};
+use outboxd_store::{OutboxStore, StoreError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::outage::Outage;
+
+/// Results in one statement, at most.
+const BATCH_MAX: usize = 500;
+
+/// A result to be written.
+pub struct Ready {
+    pub settlement: Settlement,
+    /// No try begins after this: the lease has ended and its grace too.
+    pub give_up_at: Instant,
+    /// One of the bounded places for results that are not written yet.
+    pub place: OwnedSemaphorePermit,
+}
+
+/// Where results are handed over.
+#[derive(Clone)]
+pub struct Settler {
+    queue: mpsc::UnboundedSender<Ready>,
+    places: Arc<Semaphore>,
+}
+
+/// The other end: run it until every [`Settler`] is dropped.
+pub struct SettleLoop {
+    store: Arc<dyn OutboxStore>,
+    queue: mpsc::UnboundedReceiver<Ready>,
+    outage: Outage,
+}
+
+impl Settler {
+    /// At most `places` results wait at once: who claims takes a place for each message first.
+    pub fn new(store: Arc<dyn OutboxStore>, places: usize) -> (Settler, SettleLoop) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let settler = Settler { queue: sender, places: Arc::new(Semaphore::new(places)) };
+        (settler, SettleLoop { store, queue: receiver, outage: Outage::new("settling") })
+    }
+
+    /// How many messages may be claimed before results have to be written.
+    pub fn places_free(&self) -> usize {
+        self.places.available_permits()
+    }
+
+    /// Takes a place. Waits only where more was claimed than [`Settler::places_free`] said.
+    pub async fn place(&self) -> OwnedSemaphorePermit {
+        self.places.clone().acquire_owned().await.expect("the places are never closed")
+    }
+
+    pub fn hand_over(&self, ready: Ready) {
+        // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
+        let _ = self.queue.send(ready);
+    }
+}
+
+impl SettleLoop {
+    pub async fn run(mut self) {
+        let mut ready = Vec::with_capacity(BATCH_MAX);
+        while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
+            while !ready.is_empty() {
+                let (batch, later) = without_repetition(std::mem::take(&mut ready));
+                let (released, settled) = batch.into_iter().partition::<Vec<Ready>, _>(|ready| {
+                    matches!(ready.settlement.transition, Transition::Released { .. })
+                });
+                self.write(Batch::of(settled), Statement::Settle).await;
+                self.write(Batch::of(released), Statement::Release).await;
+                ready = later;
+            }
+        }
+    }
+
+    /// Returns when the fate of every result is known, or its time has passed.
+    async fn write(&mut self, mut batch: Batch, statement: Statement) {
+        let mut first = true;
+        while !batch.settlements.is_empty() {
+            match statement.run(&*self.store, &batch.settlements).await {
+                Ok(statuses) => {
+                    self.outage.over();
+                    count_lost(&batch.settlements, &statuses, first);
+                    return;
+                }
+                Err(error) => sleep(self.outage.note(&error)).await,
+            }
+            first = false;
+            batch.give_up_what_is_over(Instant::now());
+        }
+    }
+}
+
+/// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
+/// and a statement answers for each message once.
+fn without_repetition(ready: Vec<Ready>) -> (Vec<Ready>, Vec<Ready>) {
+    let mut seen = HashSet::with_capacity(ready.len());
+    ready.into_iter().partition(|ready| seen.insert(ready.settlement.id))
+}
+
+/// What goes out in one statement, and beside each result its terms.
+struct Batch {
+    settlements: Vec<Settlement>,
+    terms: Vec<(Instant, OwnedSemaphorePermit)>,
+}
+
+impl Batch {
+    fn of(ready: Vec<Ready>) -> Batch {
+        let (settlements, terms) =
+            ready.into_iter().map(|ready| (ready.settlement, (ready.give_up_at, ready.place))).unzip();
+        Batch { settlements, terms }
+    }
+
+    fn give_up_what_is_over(&mut self, now: Instant) {
+        let all = self.settlements.drain(..).zip(self.terms.drain(..)).collect::<Vec<_>>();
+        let (kept, over) = all.into_iter().partition::<Vec<_>, _>(|(_, (give_up_at, _))| now < *give_up_at);
+        (self.settlements, self.terms) = kept.into_iter().unzip();
+        for (Settlement { id, .. }, _) in over {
+            metrics::counter!("outboxd_settles_unknown_total").increment(1);
+            warn!(message.id = %id, "what message {id} came to could not be written before its lease ended; it will be delivered again");
+        }
+    }
+}
+
+/// A row that a first try did not find was fenced. One that a later try did not find may have been written by the try
+/// whose answer was lost: its fate stays unknown, and nothing is guessed.
+fn count_lost(settlements: &[Settlement], statuses: &[LeaseStatus], first: bool) {
+    for (settlement, _) in settlements.iter().zip(statuses).filter(|(_, status)| **status == LeaseStatus::Lost) {
+        let id = settlement.id;
+        if first {
+            metrics::counter!("outboxd_settles_fenced_total").increment(1);
+            warn!(message.id = %id, lease.id = %settlement.lease_id, "message {id} was settled by another relay or deleted; result dropped");
+        } else {
+            metrics::counter!("outboxd_settles_unknown_total").increment(1);
+            info!(message.id = %id, "message {id} was settled by a statement whose answer was lost, or by another relay");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Statement {
+    Settle,
+    Release,
+}
+
+impl Statement {
+    async fn run(self, store: &dyn OutboxStore, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        match self {
+            Statement::Settle => store.settle(settlements).await,
+            Statement::Release => store.release(settlements).await,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use super::Statements;
+use super::wake::Listener;
+use crate::connections::{Connections, Work};
+use crate::table::Names;
+use crate::wake::Signal;
+use crate::{Notify, OnDelivered, Pooler, StoreError, StoreOptions};
+
+/// A server that is alive ends a statement after `statement_timeout`; one that is silent this much longer is frozen.
+pub(crate) const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
+
+/// The outbox in PostgreSQL. Three groups of connections, so that slow claims and people's commands never keep a result
+/// from being settled or a lease from being renewed.
+pub(crate) struct Postgres {
+    pub(crate) sql: Statements,
+    pub(crate) claims: Group,
+    pub(crate) settles: Group,
+    pub(crate) people: Group,
+    pub(crate) payload_max: i64,
+    pub(crate) on_delivered: OnDelivered,
+    pub(crate) signal: Arc<Signal>,
+    _listener: Option<Listener>,
+}
+
+/// Whether a commit waits until it is on disk.
+#[derive(Clone, Copy)]
+enum Commit {
+    Safe,
+    Fast,
+}
+
+impl Postgres {
+    /// Opens nothing yet: each statement connects when it must.
+    pub(crate) fn connect(options: &StoreOptions) -> Result<Self, StoreError> {
+        let signal = Arc::new(Signal::default());
+        let listener = match options.notify {
+            Notify::Listen => Some(Listener::start(options, signal.clone())?),
+            Notify::PollOnly => None,
+        };
+        Ok(Postgres {
+            sql: Statements::new(&Names::postgres(&options.table)),
+            // A claim whose commit is lost in a server crash never happened: the row is due again, and the relay that still
+            // works on it is fenced, as after any crash. A settle that follows waits for the disk, and the log is written in
+            // order: no settled message rests on a claim that was lost.
+            claims: Group::new(options, Commit::Fast)?,
+            settles: Group::new(options, Commit::Safe)?,
+            people: Group::new(options, Commit::Safe)?,
+            payload_max: i64::try_from(options.payload_max).unwrap_or(i64::MAX),
+            on_delivered: options.on_delivered,
+            signal,
+            _listener: listener,
+        })
+    }
+}
+
+/// Connections that are set alike.
+pub(crate) struct Group {
+    connections: Connections<PgConnection>,
+    /// What begins the transaction around each statement, behind a pooler.
+    begin: Option<Arc<str>>,
+}
+
+impl Group {
+    fn new(options: &StoreOptions, commit: Commit) -> Result<Self, StoreError> {
+        let settings = settings(options, commit);
+        let url = parse(&options.url)?;
+        let (connect, begin) = match options.pooler {
+            Pooler::None => (url.options(settings), None),
+            Pooler::Transaction => {
+                let mut begin = String::from("begin isolation level read committed");
+                for (name, value) in settings.iter().filter(|(name, _)| *name != "default_transaction_isolation") {
+                    begin.push_str(&format!("; set local {name} = '{value}'"));
+                }
+                (url.statement_cache_capacity(0).extra_float_digits(None), Some(begin.into()))
+            }
+        };
+        let give_up_after = options.statement_timeout + GIVE_UP_MARGIN;
+        Ok(Group { connections: Connections::new(connect, options.connections_max, give_up_after), begin })
+    }
+
+    /// Does `work`, one statement, on a connection of this group.
+    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
+    {
+        let Some(begin) = self.begin.clone() else { return self.connections.run(work).await };
+        // Only a transaction pins a server connection behind the pooler. It ends with the statement.
+        self.connections
+            .run(move |connection| {
+                Box::pin(async move {
+                    sqlx::raw_sql(sqlx::AssertSqlSafe(begin)).execute(&mut *connection).await?;
+                    let answer = work(&mut *connection).await?;
+                    sqlx::raw_sql("commit").execute(&mut *connection).await?;
+                    Ok(answer)
+                })
+            })
+            .await
+    }
+}
+
+/// Read a URL without ever showing it.
+pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|error| StoreError::Broken(format!("the database URL is not valid: {error}")))?;
+    Ok(options.application_name("outboxd"))
+}
+
+/// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.
+pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>, StoreError> {
+    const AT_MOST: Duration = Duration::from_secs(2);
+    let mut addresses = Vec::new();
+    for url in [Some(&options.url), options.listen_url.as_ref()].into_iter().flatten() {
+        let options = parse(url)?;
+        if options.get_socket().is_some() {
+            continue;
+        }
+        if let Ok(Ok(found)) = timeout(AT_MOST, lookup_host((options.get_host(), options.get_port()))).await {
+            addresses.extend(found);
+        }
+    }
+    Ok(addresses)
+}
+
+fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String)> {
+    let milliseconds = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
+    let mut settings = vec![
+        ("default_transaction_isolation", "read committed".into()),
+        ("statement_timeout", milliseconds(options.statement_timeout)),
+        ("lock_timeout", milliseconds(options.lock_timeout)),
+        ("bytea_output", "hex".into()),
+    ];
+    if let Commit::Fast = commit {
+        settings.push(("synchronous_commit", "off".into()));
+    }
+    settings
+}

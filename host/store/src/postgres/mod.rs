@@ -1,0 +1,16 @@
+//! PostgreSQL 15 and later.
+
+mod admin;
+mod connect;
+mod migrate;
+mod outbox;
+mod wake;
+
+pub(crate) use connect::{Postgres, addresses};
+pub(crate) use migrate::{check_version, migrate, print};
+
+crate::table::statements! {
+    due_topics claim renew settle release
+    list show stats redrive redrive_ids discard retry_now purge_delivered purge_dead pause resume ping
+    versions applied record
+}

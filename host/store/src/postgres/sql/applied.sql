@@ -1,0 +1,5 @@
+-- The newest version that was applied, and the oldest whose binaries work on it.
+select version::bigint as version, works_with::bigint as works_with
+from {versions}
+order by version desc
+limit 1

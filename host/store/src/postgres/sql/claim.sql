@@ -1,0 +1,49 @@
+-- Leases due messages and returns them: $1 topics, $2 how many of each, $3 milliseconds of lease, $4 largest payload,
+-- $5 most leases lost.
+-- The array is an InitPlan: it runs once, so that no plan takes more than the lanes ask for, and the update is an index
+-- search by id. now(), not clock_timestamp(): a volatile bound would read every future message of the topic.
+update {table} as m
+set state = 'processing',
+    attempts = least(m.attempts, 2147483646) + 1,
+    lapses = least(m.lapses, 2147483646) + case when m.state = 'processing' then 1 else 0 end,
+    available_at = now() + $3 * interval '1 millisecond',
+    lease_id = gen_random_uuid()
+where m.id = any (array(
+    select due.id
+    from (
+        select
+            asked.topic,
+            case
+                when exists (select from {control} as c where c.topic = asked.topic and c.key = '' and c.paused_at is not null) then 0
+                else asked.slots
+            end as slots
+        from unnest($1::text[], $2::bigint[]) as asked (topic, slots)
+    ) as lane
+    cross join lateral (
+        select o.id
+        from {table} as o
+        where o.topic = lane.topic
+            and o.state in ('pending', 'processing')
+            and o.available_at <= now()
+            and o.lapses + case when o.state = 'processing' then 1 else 0 end <= $5
+        order by o.available_at, o.id
+        limit lane.slots
+        for update skip locked
+    ) as due
+))
+returning
+    m.id::text as id,
+    m.topic,
+    m.key,
+    case
+        when octet_length(m.payload::text) > $4 then null
+        when pg_typeof(m.payload) = 'bytea'::regtype then decode(substr(m.payload::text, 3), 'hex')
+        else convert_to(m.payload::text, 'UTF8')
+    end as payload,
+    octet_length(m.payload::text)::bigint as payload_bytes,
+    m.headers::text as headers,
+    (extract(epoch from least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
+    m.lease_id::text as lease_id,
+    m.attempts::bigint as attempts,
+    m.lapses::bigint as lapses,
+    coalesce(m.expires_at <= now(), false) as expired

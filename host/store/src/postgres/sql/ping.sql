@@ -1,0 +1,2 @@
+-- Answers when the database does.
+select 1

@@ -1,0 +1,341 @@
+use std::collections::{BTreeMap, HashSet};
+use std::str::FromStr;
+use std::time::Duration;
+
+use outboxd_core::{
+    Attempt, Claim, ERROR_BYTES_MAX, Held, LeaseId, LeaseStatus, Message, MessageId, Payload, Settlement, Transition,
+    safe_text,
+};
+use serde::Serialize;
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::{DueTopic, HistoryEntry, MessageDetail, MessageSummary, OnDelivered, StoreError, TopicStats};
+
+/// With 20 entries in `history`, every error as long as it may be and each byte escaped, a row stays under 64 KiB.
+const HISTORY_ERROR_BYTES_MAX: usize = 1024;
+const HISTORY_RESPONSE_BYTES_MAX: usize = 256;
+const HISTORY_DIGEST_BYTES_MAX: usize = 100;
+
+/// No wait is longer: intervals and timestamps have ends.
+const WAIT_MS_MAX: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// A duration as the statements take it.
+pub(crate) fn milliseconds(duration: Duration) -> i64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX) as i64
+}
+
+#[derive(FromRow)]
+pub(crate) struct DueRow {
+    topic: String,
+    oldest_due_ms: i64,
+}
+
+impl From<DueRow> for DueTopic {
+    fn from(row: DueRow) -> Self {
+        DueTopic { topic: row.topic, oldest_due: Duration::from_millis(row.oldest_due_ms.max(0) as u64) }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct ClaimRow {
+    id: String,
+    topic: String,
+    key: Option<String>,
+    payload: Option<Vec<u8>>,
+    payload_bytes: i64,
+    headers: String,
+    created_at_ms: i64,
+    lease_id: String,
+    attempts: i64,
+    lapses: i64,
+    expired: bool,
+}
+
+impl TryFrom<ClaimRow> for Claim {
+    type Error = StoreError;
+
+    fn try_from(row: ClaimRow) -> Result<Self, StoreError> {
+        Ok(Claim {
+            message: Message {
+                id: MessageId(uuid(&row.id)?),
+                topic: row.topic,
+                key: row.key,
+                payload: match row.payload {
+                    Some(bytes) => Payload::Bytes(bytes),
+                    None => Payload::TooLarge { bytes: row.payload_bytes.max(0) as u64 },
+                },
+                headers: headers(&row.headers),
+                created_at_ms: row.created_at_ms.max(0) as u64,
+            },
+            lease_id: LeaseId(uuid(&row.lease_id)?),
+            attempt: Attempt(count(row.attempts)),
+            lapses: count(row.lapses),
+            expired: row.expired,
+        })
+    }
+}
+
+/// Claims in the order of their ids, which is about the order of their publishing: the statement's own order is chance.
+pub(crate) fn claims(rows: Vec<ClaimRow>) -> Result<Vec<Claim>, StoreError> {
+    let mut claims = rows.into_iter().map(Claim::try_from).collect::<Result<Vec<_>, _>>()?;
+    claims.sort_by_key(|claim| claim.message.id);
+    Ok(claims)
+}
+
+/// A lease that a statement found.
+#[derive(FromRow)]
+pub(crate) struct HeldRow {
+    id: String,
+    lease_id: String,
+}
+
+/// For each asked lease whether it was found. By both ids: one call may hold an old lease of a row beside its new one.
+pub(crate) fn statuses(asked: impl Iterator<Item = Held>, rows: Vec<HeldRow>) -> Result<Vec<LeaseStatus>, StoreError> {
+    let mut found = HashSet::with_capacity(rows.len());
+    for row in rows {
+        found.insert(Held { id: MessageId(uuid(&row.id)?), lease_id: LeaseId(uuid(&row.lease_id)?) });
+    }
+    Ok(asked.map(|asked| if found.contains(&asked) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
+}
+
+/// What a settlement is fenced by.
+pub(crate) fn fence(settlement: &Settlement) -> Held {
+    Held { id: settlement.id, lease_id: settlement.lease_id }
+}
+
+/// The held leases in the order of their ids, so that two statements that touch the same rows lock them in the same order.
+pub(crate) fn in_order(held: &[Held]) -> Vec<Held> {
+    let mut held = held.to_vec();
+    held.sort_by_key(|held| held.id);
+    held
+}
+
+/// A settlement as the statements take it.
+#[derive(Clone)]
+pub(crate) struct Change {
+    pub(crate) id: MessageId,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) state: &'static str,
+    pub(crate) after_ms: i64,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) error: Option<String>,
+    pub(crate) entry: Entry,
+}
+
+/// What `history` gets; the statement adds `at_ms`.
+#[derive(Clone, Serialize)]
+pub(crate) struct Entry {
+    attempt: u32,
+    took_ms: u64,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+}
+
+impl Change {
+    fn new(settlement: &Settlement, on_delivered: OnDelivered) -> Self {
+        let transition = &settlement.transition;
+        let (state, after) = match transition {
+            Transition::Delivered if on_delivered == OnDelivered::Delete => ("deleted", Duration::ZERO),
+            Transition::Delivered => ("delivered", Duration::ZERO),
+            Transition::Pending { after, .. } | Transition::Released { after, .. } => ("pending", *after),
+            Transition::Dead { .. } => ("dead", Duration::ZERO),
+        };
+        let cause = transition.cause();
+        let record = &settlement.record;
+        let short = |text: &str, bytes_max| safe_text(text, bytes_max);
+        Change {
+            id: settlement.id,
+            lease_id: settlement.lease_id,
+            state,
+            after_ms: milliseconds(after),
+            reason: cause.map(|(reason, _)| reason.as_str()),
+            error: cause.map(|(_, error)| short(error, ERROR_BYTES_MAX)),
+            entry: Entry {
+                attempt: record.attempt.0,
+                took_ms: milliseconds(record.took) as u64,
+                result: transition.result(),
+                reason: cause.map(|(reason, _)| reason.as_str()),
+                error: cause.map(|(_, error)| short(error, HISTORY_ERROR_BYTES_MAX)),
+                http_status: record.http_status,
+                response: record.response_excerpt.as_deref().map(|text| short(text, HISTORY_RESPONSE_BYTES_MAX)),
+                digest: record.digest.as_deref().map(|text| short(text, HISTORY_DIGEST_BYTES_MAX)),
+            },
+        }
+    }
+
+    /// What a settle takes, in the order of the ids. A release among them is a mistake of the caller's.
+    pub(crate) fn settles(settlements: &[Settlement], on_delivered: OnDelivered) -> Result<Vec<Self>, StoreError> {
+        if settlements.iter().any(|settlement| matches!(settlement.transition, Transition::Released { .. })) {
+            return Err(StoreError::Broken("a release was handed to settle; this is a bug of outboxd".into()));
+        }
+        Ok(Self::in_order(settlements, on_delivered))
+    }
+
+    /// What a release takes, in the order of the ids. Anything else among them is a mistake of the caller's.
+    pub(crate) fn releases(released: &[Settlement]) -> Result<Vec<Self>, StoreError> {
+        if released.iter().any(|settlement| !matches!(settlement.transition, Transition::Released { .. })) {
+            return Err(StoreError::Broken("a settle was handed to release; this is a bug of outboxd".into()));
+        }
+        Ok(Self::in_order(released, OnDelivered::Keep))
+    }
+
+    fn in_order(settlements: &[Settlement], on_delivered: OnDelivered) -> Vec<Self> {
+        let mut changes: Vec<_> = settlements.iter().map(|settlement| Change::new(settlement, on_delivered)).collect();
+        changes.sort_by_key(|change| change.id);
+        changes
+    }
+}
+
+impl Entry {
+    /// What stands in the row, with the database's time put in.
+    pub(crate) fn at(&self, at_ms: i64) -> HistoryEntry {
+        HistoryEntry {
+            at_ms,
+            attempt: self.attempt,
+            took_ms: self.took_ms,
+            result: self.result.into(),
+            reason: self.reason.map(str::to_string),
+            error: self.error.clone(),
+            http_status: self.http_status,
+            response: self.response.clone(),
+            digest: self.digest.clone(),
+        }
+    }
+
+    /// As JSON.
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| "{}".into())
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct SummaryRow {
+    id: String,
+    topic: String,
+    key: Option<String>,
+    state: String,
+    attempts: i64,
+    lapses: i64,
+    reason: Option<String>,
+    last_error: Option<String>,
+    created_at_ms: i64,
+    available_at_ms: i64,
+    expires_at_ms: Option<i64>,
+    delivered_at_ms: Option<i64>,
+    dead_at_ms: Option<i64>,
+}
+
+impl From<SummaryRow> for MessageSummary {
+    fn from(row: SummaryRow) -> Self {
+        MessageSummary {
+            id: row.id,
+            topic: row.topic,
+            key: row.key,
+            state: row.state,
+            attempts: count(row.attempts),
+            lapses: count(row.lapses),
+            reason: row.reason,
+            last_error: row.last_error,
+            created_at_ms: row.created_at_ms,
+            available_at_ms: row.available_at_ms,
+            expires_at_ms: row.expires_at_ms,
+            delivered_at_ms: row.delivered_at_ms,
+            dead_at_ms: row.dead_at_ms,
+        }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct DetailRow {
+    #[sqlx(flatten)]
+    summary: SummaryRow,
+    dedup_key: Option<String>,
+    headers: String,
+    payload: Option<Vec<u8>>,
+    payload_bytes: i64,
+    history: String,
+}
+
+impl From<DetailRow> for MessageDetail {
+    fn from(row: DetailRow) -> Self {
+        MessageDetail {
+            summary: row.summary.into(),
+            dedup_key: row.dedup_key,
+            headers: serde_json::from_str(&row.headers).unwrap_or_default(),
+            payload: row.payload.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+            payload_bytes: row.payload_bytes.max(0) as u64,
+            // A person may have written into it: what is no entry is left out.
+            history: serde_json::from_str::<Vec<serde_json::Value>>(&row.history)
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|entry| serde_json::from_value(entry).ok())
+                .collect(),
+        }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct StatsRow {
+    topic: String,
+    pending: i64,
+    processing: i64,
+    held: i64,
+    delivered: i64,
+    dead: i64,
+    oldest_due_ms: Option<i64>,
+    paused: bool,
+    last_error: Option<String>,
+}
+
+impl From<StatsRow> for TopicStats {
+    fn from(row: StatsRow) -> Self {
+        let natural = |number: i64| number.max(0) as u64;
+        TopicStats {
+            topic: row.topic,
+            pending: natural(row.pending),
+            processing: natural(row.processing),
+            held: natural(row.held),
+            delivered: natural(row.delivered),
+            dead: natural(row.dead),
+            oldest_due_ms: row.oldest_due_ms.map(natural),
+            paused: row.paused,
+            last_error: row.last_error,
+        }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct VersionRow {
+    pub(crate) version: i64,
+    pub(crate) works_with: i64,
+}
+
+fn uuid(text: &str) -> Result<Uuid, StoreError> {
+    Uuid::from_str(text).map_err(|_| StoreError::Broken(format!("the table holds the id {text:?}, which is no UUID")))
+}
+
+fn count(number: i64) -> u32 {
+    u32::try_from(number.max(0)).unwrap_or(u32::MAX)
+}
+
+/// Headers in the order of their names. A producer that bypassed the client may have written other values than text: those
+/// are given as JSON.
+fn headers(text: &str) -> Vec<(String, String)> {
+    let map: BTreeMap<String, serde_json::Value> = serde_json::from_str(text).unwrap_or_default();
+    map.into_iter()
+        .map(|(name, value)| match value {
+            serde_json::Value::String(value) => (name, value),
+            other => (name, other.to_string()),
+        })
+        .collect()
+}

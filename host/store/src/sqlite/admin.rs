@@ -1,0 +1,128 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outboxd_core::MessageId;
+use sqlx::AssertSqlSafe;
+
+use super::Sqlite;
+use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
+use crate::row::{DetailRow, StatsRow, SummaryRow, milliseconds};
+use crate::{
+    Changed, Finished, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, StoreError, TopicStats,
+};
+
+#[async_trait]
+impl OutboxAdmin for Sqlite {
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        after: Option<MessageId>,
+        limit: u32,
+    ) -> Result<Vec<MessageSummary>, StoreError> {
+        let (sql, filter) = (AssertSqlSafe(self.sql.list.clone()), filter.clone());
+        let rows: Vec<SummaryRow> = self
+            .reads
+            .run(move |connection| {
+                let state = filter.state.map(|state| state.as_str());
+                let query = sqlx::query_as(sql).bind(state).bind(filter.topic).bind(filter.reason);
+                Box::pin(query.bind(after.map(|id| id.to_string())).bind(i64::from(limit)).fetch_all(connection))
+            })
+            .await?;
+        Ok(rows.into_iter().map(MessageSummary::from).collect())
+    }
+
+    async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.show.clone());
+        let row: Option<DetailRow> = self
+            .reads
+            .run(move |connection| {
+                Box::pin(
+                    sqlx::query_as(sql).bind(id.to_string()).bind(PAYLOAD_SHOWN_BYTES_MAX).fetch_optional(connection),
+                )
+            })
+            .await?;
+        Ok(row.map(MessageDetail::from))
+    }
+
+    async fn stats(&self) -> Result<Vec<TopicStats>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.stats.clone());
+        let rows: Vec<StatsRow> =
+            self.reads.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+        Ok(rows.into_iter().map(TopicStats::from).collect())
+    }
+
+    async fn redrive(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        first_after: Duration,
+        spacing: Duration,
+    ) -> Result<u64, StoreError> {
+        let (limit, first_ms, spacing_ms) = (i64::from(limit), milliseconds(first_after), milliseconds(spacing));
+        match selection.clone() {
+            Selection::Ids(ids) => {
+                let (sql, ids) = (AssertSqlSafe(self.sql.redrive_ids.clone()), json(&ids));
+                self.change(move || sqlx::query(sql).bind(ids).bind(limit).bind(spacing_ms).bind(first_ms)).await
+            }
+            Selection::Matching { topic, reason } => {
+                let (sql, reason) = (AssertSqlSafe(self.sql.redrive.clone()), reason.map(|reason| reason.as_str()));
+                self.change(move || {
+                    sqlx::query(sql).bind(topic).bind(reason).bind(limit).bind(spacing_ms).bind(first_ms)
+                })
+                .await
+            }
+        }
+    }
+
+    async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let (sql, ids) = (AssertSqlSafe(self.sql.discard.clone()), json(ids));
+        self.change(move || sqlx::query(sql).bind(ids)).await
+    }
+
+    async fn retry_now(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let (sql, ids) = (AssertSqlSafe(self.sql.retry_now.clone()), json(ids));
+        self.change(move || sqlx::query(sql).bind(ids)).await
+    }
+
+    async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError> {
+        let sql = match state {
+            Finished::Delivered => AssertSqlSafe(self.sql.purge_delivered.clone()),
+            Finished::Dead => AssertSqlSafe(self.sql.purge_dead.clone()),
+        };
+        let older_than_ms = milliseconds(older_than);
+        self.change(move || sqlx::query(sql).bind(older_than_ms).bind(i64::from(limit))).await
+    }
+
+    async fn pause(&self, topic: &str) -> Result<Changed, StoreError> {
+        let (sql, topic) = (AssertSqlSafe(self.sql.pause.clone()), topic.to_string());
+        self.change(move || sqlx::query(sql).bind(topic)).await.map(Changed::from_rows)
+    }
+
+    async fn resume(&self, topic: &str) -> Result<Changed, StoreError> {
+        let (sql, topic) = (AssertSqlSafe(self.sql.resume.clone()), topic.to_string());
+        let changed = self.change(move || sqlx::query(sql).bind(topic)).await.map(Changed::from_rows);
+        self.signal.raise();
+        changed
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let sql = AssertSqlSafe(self.sql.ping.clone());
+        self.change(move || sqlx::query(sql)).await.map(|_| ())
+    }
+}
+
+type Query = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+impl Sqlite {
+    /// Runs one statement for a person and answers how many rows it changed.
+    async fn change(&self, query: impl FnOnce() -> Query + Send + 'static) -> Result<u64, StoreError> {
+        self.writes
+            .run(move |connection| Box::pin(async move { Ok(query().execute(connection).await?.rows_affected()) }))
+            .await
+    }
+}
+
+/// As the statements' `json_each` takes them.
+fn json(ids: &[MessageId]) -> String {
+    serde_json::json!(ids.iter().map(MessageId::to_string).collect::<Vec<_>>()).to_string()
+}

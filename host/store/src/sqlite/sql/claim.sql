@@ -1,0 +1,42 @@
+-- Leases due messages and returns them: ?1 lanes as JSON, ?2 the largest lane's slots, ?3 milliseconds of lease, ?4 largest
+-- payload, ?5 most leases lost. SQLite has no LATERAL: each lane's ids come as a JSON array, which is then taken apart.
+with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer))
+update {table} as m
+set state = 'processing',
+    attempts = min(m.attempts, 2147483646) + 1,
+    lapses = min(m.lapses, 2147483646) + (m.state = 'processing'),
+    available_at = (select now from clock) + ?3,
+    lease_id = lower(hex(randomblob(16)))
+where m.id in (
+    select due.value
+    from json_each(?1) as lane,
+        json_each((
+            select json_group_array(head.id)
+            from (
+                select o.id
+                from {table} as o
+                where o.topic = lane.value ->> 'topic'
+                    and o.state in ('pending', 'processing')
+                    and o.available_at <= (select now from clock)
+                    and o.lapses + (o.state = 'processing') <= ?5
+                order by o.available_at, o.id
+                limit ?2
+            ) as head
+        )) as due
+    where due.key < lane.value ->> 'slots'
+        and not exists (
+            select 1 from {control} as c where c.topic = lane.value ->> 'topic' and c.key = '' and c.paused_at is not null
+        )
+)
+returning
+    id,
+    topic,
+    key,
+    case when octet_length(payload) > ?4 then null else cast(payload as blob) end as payload,
+    octet_length(payload) as payload_bytes,
+    headers,
+    created_at as created_at_ms,
+    lease_id,
+    attempts,
+    lapses,
+    coalesce(expires_at <= cast(round(unixepoch('now', 'subsec') * 1000) as integer), 0) as expired

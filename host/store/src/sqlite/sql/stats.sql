@@ -1,0 +1,34 @@
+-- Each topic's numbers. Of two errors the one that was written last counts: the history says when.
+with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer)),
+counted as (
+    select
+        m.topic,
+        count(*) filter (where m.state = 'pending') as pending,
+        count(*) filter (where m.state = 'processing') as processing,
+        count(*) filter (where m.state = 'held') as held,
+        count(*) filter (where m.state = 'delivered') as delivered,
+        count(*) filter (where m.state = 'dead') as dead,
+        min(m.available_at) filter (
+            where m.state in ('pending', 'processing') and m.available_at <= (select now from clock)
+        ) as oldest_due,
+        max(printf('%020d', coalesce(json_extract(m.history, '$[#-1].at_ms'), 0)) || m.id)
+            filter (where m.last_error is not null and m.state <> 'delivered') as failed_last
+    from {table} as m
+    group by m.topic
+),
+paused as (
+    select c.topic from {control} as c where c.key = '' and c.paused_at is not null
+)
+select
+    coalesce(counted.topic, paused.topic) as topic,
+    coalesce(counted.pending, 0) as pending,
+    coalesce(counted.processing, 0) as processing,
+    coalesce(counted.held, 0) as held,
+    coalesce(counted.delivered, 0) as delivered,
+    coalesce(counted.dead, 0) as dead,
+    (select now from clock) - counted.oldest_due as oldest_due_ms,
+    paused.topic is not null as paused,
+    (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)) as last_error
+from counted
+full join paused on paused.topic = counted.topic
+order by 1

@@ -1,0 +1,7 @@
+-- Which migrations have run, and which binaries the schema still works with.
+create table if not exists {versions} (
+    version integer primary key,
+    -- The oldest schema version whose binaries work on this one.
+    works_with integer not null,
+    applied_at integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer))
+)

@@ -1,0 +1,158 @@
+//! The commands, as people and scripts use them.
+
+use serde_json::Value;
+
+use crate::stage::{Stage, on_every_database};
+
+on_every_database! {
+    publish_prints_the_id_and_show_tells_the_story,
+    a_second_publish_with_the_same_dedup_key_answers_the_first_id,
+    lines_are_published_in_one_transaction,
+    list_filters_and_pages,
+    a_paused_topic_is_not_claimed_until_it_is_resumed,
+    a_dead_letter_is_redriven_and_delivered,
+    discard_makes_a_live_message_dead,
+    retry_now_makes_a_delayed_message_due,
+    purge_deletes_only_what_is_finished,
+    migrate_can_be_run_again_and_printed,
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn publish_prints_the_id_and_show_tells_the_story(stage: Stage) {
+    let args = ["publish", "orders.created", "--payload", r#"{"n": 1}"#, "--key", "shop-7", "--header", "trace=abc"];
+    let id = stage.outboxd(&args).ok().trim().to_owned();
+
+    let message = stage.show(&id);
+    assert_eq!(message["topic"], "orders.created");
+    assert_eq!(message["key"], "shop-7");
+    assert_eq!(message["headers"]["trace"], "abc");
+    assert_eq!(message["payload"], r#"{"n": 1}"#, "byte for byte");
+    assert_eq!(message["state"], "pending");
+    let story = stage.outboxd(&["messages", "show", &id]).ok();
+    assert!(story.contains("no attempt yet") && story.contains("shop-7"), "{story}");
+}
+
+fn a_second_publish_with_the_same_dedup_key_answers_the_first_id(stage: Stage) {
+    let args = ["publish", "orders", "--payload", "{}", "--dedup-key", "order-1"];
+
+    let first = stage.outboxd(&args).ok();
+    let second = stage.outboxd(&args).ok();
+
+    assert_eq!(first, second);
+}
+
+fn lines_are_published_in_one_transaction(stage: Stage) {
+    let good = stage.publish_lines("orders", &["{}".into(), "1".into(), "\"a\"".into()]);
+
+    assert_eq!(good.len(), 3);
+    let file = stage.path().join("lines");
+    std::fs::write(&file, "{}\n{broken\n").expect("written");
+    let mut command = stage.command(&["publish", "orders", "--lines"]);
+    let output = command.stdin(std::fs::File::open(&file).expect("open")).output().expect("outboxd runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&stage.outboxd(&["messages", "list", "--json"]).ok()).as_array().map(Vec::len), Some(3));
+}
+
+fn list_filters_and_pages(stage: Stage) {
+    stage.publish_lines("a", &vec!["{}".into(); 5]);
+    stage.publish_lines("b", &vec!["{}".into(); 2]);
+
+    let all = json(&stage.outboxd(&["messages", "list", "--topic", "a", "--json"]).ok());
+    let page = json(&stage.outboxd(&["messages", "list", "--topic", "a", "--limit", "3", "--json"]).ok());
+    let last = page[2]["id"].as_str().expect("an id");
+    let rest = json(&stage.outboxd(&["messages", "list", "--topic", "a", "--after", last, "--json"]).ok());
+
+    let ids = |rows: &Value| rows.as_array().expect("rows").iter().map(|row| row["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&all).len(), 5);
+    assert_eq!([ids(&page), ids(&rest)].concat(), ids(&all));
+    let dead = json(&stage.outboxd(&["messages", "list", "--state", "dead", "--json"]).ok());
+    assert_eq!(ids(&dead).len(), 0);
+    stage.outboxd(&["messages", "list", "--state", "ded"]).fails(2);
+}
+
+fn a_paused_topic_is_not_claimed_until_it_is_resumed(stage: Stage) {
+    stage.install_verbs("");
+    let id = stage.publish("verbs", r#"{"do":"succeed"}"#);
+    stage.outboxd(&["pause", "verbs"]).ok();
+
+    stage.outboxd(&["run", "--once"]).ok();
+    assert_eq!(stage.show(&id)["state"], "pending");
+    assert!(stage.outboxd(&["stats"]).ok().contains("paused"));
+
+    stage.outboxd(&["resume", "verbs"]).ok();
+    stage.outboxd(&["run", "--once"]).ok();
+    assert_eq!(stage.show(&id)["state"], "delivered");
+}
+
+fn a_dead_letter_is_redriven_and_delivered(stage: Stage) {
+    stage.install_verbs("");
+    let id = stage.publish("verbs", r#"{"do":"cancel"}"#);
+    stage.outboxd(&["run", "--once"]).ok();
+    assert_eq!(stage.show(&id)["state"], "dead");
+
+    let said = stage.outboxd(&["redrive", "--topic", "verbs", "--reason", "cancelled"]).ok();
+
+    assert!(said.starts_with("1 dead letter"), "{said}");
+    let message = stage.show(&id);
+    assert_eq!((&message["state"], &message["attempts"]), (&"pending".into(), &0.into()), "{message:#}");
+    assert_eq!(message["history"].as_array().map(Vec::len), Some(1), "the story goes on: {message:#}");
+    stage.outboxd(&["redrive"]).fails(2);
+}
+
+fn discard_makes_a_live_message_dead(stage: Stage) {
+    let id = stage.publish("orders", "{}");
+
+    stage.outboxd(&["messages", "discard", &id]).ok();
+
+    let message = stage.show(&id);
+    assert_eq!((&message["state"], &message["reason"]), (&"dead".into(), &"discarded".into()), "{message:#}");
+    stage.outboxd(&["messages", "discard", &id]).fails(1);
+}
+
+fn retry_now_makes_a_delayed_message_due(stage: Stage) {
+    stage.install_verbs("");
+    let args = ["publish", "verbs", "--payload", r#"{"do":"succeed"}"#, "--delay", "1h"];
+    let id = stage.outboxd(&args).ok().trim().to_owned();
+    stage.outboxd(&["run", "--once"]).ok();
+    assert_eq!(stage.show(&id)["state"], "pending");
+
+    stage.outboxd(&["messages", "retry-now", &id]).ok();
+    stage.outboxd(&["run", "--once"]).ok();
+
+    assert_eq!(stage.show(&id)["state"], "delivered");
+}
+
+fn purge_deletes_only_what_is_finished(stage: Stage) {
+    stage.install_verbs("");
+    let delivered = stage.publish("verbs", r#"{"do":"succeed"}"#);
+    stage.outboxd(&["run", "--once"]).ok();
+    let waiting = stage.publish("orders", "{}");
+
+    assert!(stage.outboxd(&["purge"]).ok().starts_with("0 "), "younger than seven days");
+    assert!(stage.outboxd(&["purge", "--older-than", "0s"]).ok().starts_with("1 "));
+
+    stage.outboxd(&["messages", "show", &delivered]).fails(1);
+    assert_eq!(stage.show(&waiting)["state"], "pending");
+}
+
+fn migrate_can_be_run_again_and_printed(stage: Stage) {
+    let again = stage.outboxd(&["migrate"]).ok();
+    let printed = stage.outboxd(&["migrate", "--print"]).ok();
+
+    assert!(again.contains("up to date"), "{again}");
+    assert!(printed.to_lowercase().contains("create table"), "{printed}");
+}
+
+#[test]
+fn check_prints_the_resolved_configuration_without_secrets() {
+    let stage = Stage::sqlite();
+
+    let args = ["run", "--check", "--database", "postgres://shop:s3cret-canary@db/shop"];
+    let printed = stage.outboxd(&args).ok();
+
+    assert!(printed.contains("lease = \"2s\""), "{printed}");
+    assert!(printed.contains("postgres://shop:…@db/shop"), "{printed}");
+}

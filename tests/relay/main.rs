@@ -1,0 +1,11 @@
+//! The real binary, from outside: what a user is promised, on every database.
+
+mod bad_input;
+mod cli;
+mod deliver;
+mod demo;
+mod layering;
+mod outcomes;
+mod promises;
+mod stage;
+mod wake;

@@ -1,0 +1,202 @@
+//! One seed's world: who is in it, what happens to them, and that everything ends well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outboxd::relay::{Relay, RelayOptions};
+use outboxd_core::{Jitter, MessageId};
+use outboxd_store::{MemoryMessage, MemoryStore};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::faults::{Dice, FaultyStore, Link};
+use crate::ledger::{Ledger, Seen};
+use crate::plugins::{Folder, Plugins};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// No faults but the plugins' own.
+    Calm,
+    /// Everything that can happen to relays and the database.
+    Storm,
+    /// Messages that kill their relay, among innocent ones; nothing else fails.
+    Poison,
+}
+
+const LEASE: Duration = Duration::from_secs(2);
+/// How long the nemesis works. Virtual time.
+const STORM: Duration = Duration::from_secs(40);
+/// How long a healed world may take to finish. Virtual time.
+const HEALED_MAX: Duration = Duration::from_secs(1800);
+
+pub fn run(seed: u64, scenario: Scenario) -> Seen {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(World::new(seed, scenario).run())
+}
+
+struct World {
+    scenario: Scenario,
+    dice: Dice,
+    store: Arc<MemoryStore>,
+    ledger: Ledger,
+    folder: Folder,
+    relays: Vec<Life>,
+    ids: Vec<MessageId>,
+}
+
+/// A relay from its start to its end.
+struct Life {
+    link: Arc<Link>,
+    shutdown: CancellationToken,
+}
+
+impl World {
+    fn new(seed: u64, scenario: Scenario) -> Self {
+        let dice = Dice::new(seed);
+        let ledger = Ledger::default();
+        let folder = Folder {
+            dice: dice.clone(),
+            ledger: ledger.clone(),
+            broken: Arc::new(AtomicBool::new(scenario == Scenario::Storm)),
+            killers: Arc::default(),
+            slowest_ms: if scenario == Scenario::Storm { 6000 } else { 3000 },
+            // Attempts must outlast the nemesis: exhausted messages would hide lost ones.
+            max_attempts: 1000,
+        };
+        World { scenario, dice, store: Arc::default(), ledger, folder, relays: Vec::new(), ids: Vec::new() }
+    }
+
+    async fn run(mut self) -> Seen {
+        let count = if self.scenario == Scenario::Poison { 3 } else { self.dice.draw(|rng| rng.usize(1..4)) };
+        for _ in 0..count {
+            self.start();
+        }
+        let until = Instant::now() + STORM;
+        while Instant::now() < until {
+            self.publish();
+            match self.scenario {
+                Scenario::Calm => {}
+                Scenario::Storm => self.strike(),
+                Scenario::Poison => self.restart_the_dead(),
+            }
+            sleep(self.dice.millis(20..1500)).await;
+        }
+        self.heal();
+        self.finish().await;
+        // Nothing of the last calls may stand open.
+        for life in &self.relays {
+            life.shutdown.cancel();
+        }
+        sleep(Duration::from_secs(60)).await;
+        self.ledger.seen()
+    }
+
+    fn start(&mut self) {
+        let loss = if self.scenario == Scenario::Storm { 0.02 } else { 0.0 };
+        let link = Link::new(loss);
+        let store = FaultyStore {
+            inner: self.store.clone(),
+            link: link.clone(),
+            dice: self.dice.clone(),
+            ledger: self.ledger.clone(),
+        };
+        let handlers = Arc::new(Plugins::new(self.folder.clone(), link.clone()));
+        let dice = self.dice.clone();
+        let options = RelayOptions {
+            concurrency: 6,
+            poll_interval: Duration::from_millis(300),
+            lease: LEASE,
+            grace: Duration::from_secs(1),
+            max_lapses: if self.scenario == Scenario::Poison { 3 } else { 1000 },
+        };
+        let jitter = Arc::new(move || Jitter::new(dice.draw(|rng| rng.f64())));
+        let relay = Relay::new(Arc::new(store), handlers, jitter, options);
+        let shutdown = CancellationToken::new();
+        let token = shutdown.clone();
+        tokio::spawn(async move { relay.run(token).await });
+        self.relays.push(Life { link, shutdown });
+    }
+
+    fn publish(&mut self) {
+        for _ in 0..self.dice.draw(|rng| rng.usize(0..6)) {
+            let topics = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a"];
+            let topic = self.dice.draw(|rng| topics[rng.usize(..topics.len())]);
+            let delay = if self.dice.chance(0.2) { self.dice.millis(0..3000) } else { Duration::ZERO };
+            let message = MemoryMessage { topic: topic.into(), payload: b"{}".to_vec(), delay, ..Default::default() };
+            let id = self.store.put(message);
+            self.ids.push(id);
+            // One a world: what is on its last life beside one poison may still die beside another, fresh one.
+            let mut killers = self.folder.killers.lock().expect("not poisoned");
+            if self.scenario == Scenario::Poison && killers.is_empty() && self.dice.chance(0.1) {
+                killers.push(id);
+            }
+        }
+    }
+
+    /// One act of the nemesis.
+    fn strike(&mut self) {
+        let victim = self.dice.draw(|rng| rng.usize(..self.relays.len()));
+        match self.dice.draw(|rng| rng.u8(0..20)) {
+            0 => self.replace(victim, |life| life.link.kill()),
+            1 => self.replace(victim, |life| life.shutdown.cancel()),
+            2 => {
+                let time = self.dice.millis(100..7000);
+                self.relays[victim].link.freeze(time);
+            }
+            3 => {
+                let time = self.dice.millis(50..5000);
+                self.relays[victim].link.cut(time);
+            }
+            4 => {
+                let time = self.dice.millis(50..3000);
+                self.relays.iter().for_each(|life| life.link.cut(time));
+            }
+            5 => self.folder.broken.store(self.dice.chance(0.5), Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    fn replace(&mut self, victim: usize, end: impl FnOnce(&Life)) {
+        let life = self.relays.swap_remove(victim);
+        if life.link.in_claim.load(Ordering::Relaxed) && !life.link.is_dead() {
+            self.ledger.note(|seen| seen.stopped_in_a_claim += 1);
+        }
+        end(&life);
+        self.start();
+    }
+
+    fn restart_the_dead(&mut self) {
+        let before = self.relays.len();
+        self.relays.retain(|life| !life.link.is_dead());
+        for _ in self.relays.len()..before {
+            self.start();
+        }
+    }
+
+    fn heal(&mut self) {
+        self.folder.broken.store(false, Ordering::Relaxed);
+        for life in &self.relays {
+            life.link.freeze(Duration::ZERO);
+            life.link.cut(Duration::ZERO);
+        }
+        self.restart_the_dead();
+    }
+
+    /// Everything that was published ends, within a bounded time.
+    async fn finish(&mut self) {
+        let until = Instant::now() + HEALED_MAX;
+        while !self.ledger.all_finished(&self.ids) {
+            let left = || self.ledger.unfinished(&self.ids);
+            assert!(Instant::now() < until, "{} messages never ended: {:?}", left().len(), left());
+            sleep(Duration::from_millis(500)).await;
+            self.restart_the_dead();
+        }
+        if self.scenario == Scenario::Poison {
+            let killers = self.folder.killers.lock().expect("not poisoned").clone();
+            let seen = self.ledger.seen();
+            assert_eq!(seen.crashed, killers.len() as u64, "all killers end crashed, and nothing beside them");
+        }
+    }
+}

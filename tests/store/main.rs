@@ -1,0 +1,20 @@
+//! The outbox store's contract: every behaviour is one test body, run on every database.
+
+mod backend;
+
+/// What people ask for: redrive, discard, purge, pause, and what they look at.
+mod admin;
+/// What a claim takes, and what it leaves.
+mod claim;
+/// A dedup key lets one message in.
+mod dedup;
+/// Random sequences of operations: the stores answer alike.
+mod differential;
+/// Leases: renewed, lost, given back.
+mod lease;
+/// Migrations and the table's name.
+mod schema;
+/// What a settle writes.
+mod settle;
+/// Waking a relay that sleeps.
+mod wake;

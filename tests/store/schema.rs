@@ -1,0 +1,156 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use outboxd_store::{Migrated, Store, StoreError, StoreOptions, check_version, migrate, print_migrations};
+
+use crate::backend::{TestStore, on_every_database};
+
+on_every_database! {
+    a_second_migration_has_nothing_to_do
+    ten_relays_may_migrate_an_empty_database_at_once
+    a_schema_newer_than_the_binary_is_refused_with_both_versions
+    a_newer_schema_that_works_with_this_binary_is_accepted
+    wrong_rows_fail_at_their_producer
+    a_plain_insert_needs_only_topic_and_payload
+    a_table_that_is_missing_says_what_to_do
+}
+
+async fn a_second_migration_has_nothing_to_do(store: TestStore) {
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 1, to: 1 });
+    assert_eq!(check_version(&store.options).await.unwrap(), Migrated { from: 1, to: 1 });
+}
+
+async fn ten_relays_may_migrate_an_empty_database_at_once(store: TestStore) {
+    let table = outboxd_store::TableName::parse(if is_postgres(&store) { "shop.fresh" } else { "fresh" }).unwrap();
+    let options = StoreOptions { table, ..store.options.clone() };
+    let relays: Vec<_> = (0..10)
+        .map(|_| {
+            let options = options.clone();
+            tokio::spawn(async move { migrate(&options).await })
+        })
+        .collect();
+
+    let mut from = Vec::new();
+    for relay in relays {
+        from.push(relay.await.unwrap().expect("migrate").from);
+    }
+
+    from.sort_unstable();
+    assert_eq!(from, [0, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(check_version(&options).await.unwrap().from, 1);
+}
+
+async fn a_schema_newer_than_the_binary_is_refused_with_both_versions(store: TestStore) {
+    store.execute("insert into outbox_versions (version, works_with) values (42, 41)").await.unwrap();
+
+    for error in [migrate(&store.options).await.unwrap_err(), check_version(&store.options).await.unwrap_err()] {
+        let text = error.to_string();
+        assert!(matches!(error, StoreError::Broken(_)), "{text}");
+        assert!(text.contains("version 42") && text.contains("version 1"), "{text}");
+    }
+}
+
+async fn a_newer_schema_that_works_with_this_binary_is_accepted(store: TestStore) {
+    store.execute("insert into outbox_versions (version, works_with) values (2, 1)").await.unwrap();
+
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 2, to: 2 });
+    assert_eq!(check_version(&store.options).await.unwrap().from, 2);
+}
+
+async fn wrong_rows_fail_at_their_producer(store: TestStore) {
+    for row in [
+        "(topic, payload) values ('', '{}')",
+        "(topic, payload) values (null, '{}')",
+        "(topic, payload) values ('a', '{')",
+        "(topic, payload) values ('a', null)",
+        "(topic, payload, state) values ('a', '{}', 'done')",
+        "(topic, payload, headers) values ('a', '{}', '[1]')",
+        "(topic, payload, headers) values ('a', '{}', 'x')",
+        "(topic, payload, attempts) values ('a', '{}', -1)",
+        "(topic, payload, available_at) values ('a', '{}', null)",
+        "(topic, payload, available_at) values ('a', '{}', 'tomorrow-ish')",
+        "(topic, payload, history) values ('a', '{}', '{}')",
+    ] {
+        let inserted = store.execute(&format!("insert into outbox {row}")).await;
+        assert!(inserted.is_err(), "{row}");
+    }
+    let nul = if is_postgres(&store) { "'a' || chr(0)" } else { "'a' || char(0)" };
+    for row in [
+        format!("(topic, payload) values ({nul}, '{{}}')"),
+        format!("(topic, payload, key) values ('a', '{{}}', {nul})"),
+    ] {
+        assert!(store.execute(&format!("insert into outbox {row}")).await.is_err(), "{row}");
+    }
+    assert!(store.outbox.due_topics().await.unwrap().is_empty());
+}
+
+async fn a_plain_insert_needs_only_topic_and_payload(store: TestStore) {
+    for n in 0..3 {
+        store
+            .execute(&format!("insert into outbox (topic, payload) values ('order.created', '{{\"n\": {n}}}')"))
+            .await
+            .unwrap();
+    }
+
+    let claims = store.claim(10).await;
+
+    assert_eq!(claims.len(), 3);
+    for claim in claims {
+        assert_eq!(claim.message.id.0.get_version_num(), 7);
+        assert_eq!(claim.message.id.0.get_variant(), uuid::Variant::RFC4122);
+        let (seconds, _) = claim.message.id.0.get_timestamp().unwrap().to_unix();
+        assert!(seconds.abs_diff(claim.message.created_at_ms / 1000) <= 1);
+    }
+}
+
+async fn a_table_that_is_missing_says_what_to_do(store: TestStore) {
+    let table = outboxd_store::TableName::parse("nowhere").unwrap();
+    let options = StoreOptions { table, ..store.options.clone() };
+    let missing = Store::connect(&options).await.unwrap();
+
+    let error = missing.outbox.due_topics().await.unwrap_err();
+
+    assert!(matches!(error, StoreError::Broken(_)));
+    assert!(error.to_string().contains("run \"outboxd migrate\""), "{error}");
+    assert!(check_version(&options).await.unwrap_err().to_string().contains("run \"outboxd migrate\""));
+}
+
+#[tokio::test]
+async fn the_printed_migrations_make_the_table() {
+    let store = TestStore::postgres().await;
+    let table = outboxd_store::TableName::parse("\"Odd \"\" one\"").unwrap();
+    let options = StoreOptions { table, ..store.options.clone() };
+
+    let printed = print_migrations(&options).unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.postgres_connection().await).await.unwrap();
+
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 1, to: 1 });
+    let store = TestStore::sqlite().await;
+    let table = outboxd_store::TableName::parse("printed").unwrap();
+    let options = StoreOptions { table, ..store.options.clone() };
+    let printed = print_migrations(&options).unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.sqlite_connection().await).await.unwrap();
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 1, to: 1 });
+}
+
+#[test]
+fn both_databases_have_the_same_statements() {
+    let names = |folder: &str| -> BTreeSet<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let files = std::fs::read_dir(folder).unwrap();
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let mut sqlite = names("src/sqlite/sql");
+
+    // RETURNING tells less in SQLite: its settle is three statements in one transaction.
+    for extra in ["held.sql", "settle_delete.sql"] {
+        assert!(sqlite.remove(extra));
+    }
+
+    assert_eq!(sqlite, names("src/postgres/sql"));
+    assert_eq!(names("../../migrations/sqlite"), names("../../migrations/postgres"));
+}
+
+fn is_postgres(store: &TestStore) -> bool {
+    store.options.url.starts_with("postgres")
+}

@@ -45,13 +45,17 @@ fn the_first_plugins_commands_deliver_the_message() {
 
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(receiver.received().iter().map(|received| received.json()).collect::<Vec<_>>(), [serde_json::json!({"order": 7})]);
+    assert_eq!(
+        receiver.received().iter().map(|received| received.json()).collect::<Vec<_>>(),
+        [serde_json::json!({"order": 7})]
+    );
     assert!(said.contains("delivered"), "{said}");
 }
 
 #[test]
 fn the_two_commands_are_there() {
-    let scripts: Vec<&str> = blocks("sh").into_iter().map(str::trim).filter(|block| block.starts_with("tests/")).collect();
+    let scripts: Vec<&str> =
+        blocks("sh").into_iter().map(str::trim).filter(|block| block.starts_with("tests/")).collect();
 
     assert_eq!(scripts, ["tests/demo", "tests/all"]);
     for script in scripts {
@@ -72,14 +76,18 @@ fn the_sql_publishes_with_the_order_and_refuses_without_it() {
         let mut connection = sqlx::PgConnection::connect(&stage.database).await.expect("connects");
         sqlx::raw_sql("create table orders (id bigint primary key)").execute(&mut connection).await.expect("made");
         for statement in sql.split_inclusive(';').map(str::trim).filter(|statement| !statement.is_empty()) {
-            sqlx::raw_sql(statement).execute(&mut connection).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+            sqlx::raw_sql(statement)
+                .execute(&mut connection)
+                .await
+                .unwrap_or_else(|error| panic!("{statement}: {error}"));
         }
         let alone = sqlx::raw_sql("select outbox_publish('orders.created', '{}')").execute(&mut connection).await;
         let refusal = alone.expect_err("publishing alone is refused").to_string();
         assert!(refusal.contains("transaction"), "{refusal}");
     });
 
-    let listed: serde_json::Value = serde_json::from_str(&stage.outboxd(&["messages", "list", "--json"]).ok()).expect("JSON");
+    let listed: serde_json::Value =
+        serde_json::from_str(&stage.outboxd(&["messages", "list", "--json"]).ok()).expect("JSON");
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed:#}");
     assert_eq!(listed[0]["topic"], "orders.created");
 }

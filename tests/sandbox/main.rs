@@ -6,3 +6,8 @@ mod harness;
 mod outcomes;
 /// What lies in the folder, and what serves.
 mod reload;
+/// Everything a guest may try, one text each in `tests/guests/wat`.
+mod hostile;
+/// What leaves a plugin, and what comes back.
+mod egress;
+mod server;

@@ -8,6 +8,8 @@ mod admin;
 mod claim;
 /// A dedup key lets one message in.
 mod dedup;
+/// Random sequences of operations: the stores answer alike.
+mod differential;
 /// Leases: renewed, lost, given back.
 mod lease;
 /// Migrations and the table's name.

@@ -20,9 +20,11 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rows under a head, in columns as wide as their widest cell. Cells are made safe and cut at 60 characters.
+/// Rows under a head, in columns as wide as their widest cell. Cells are made safe and cut: the last one, where errors
+/// stand, at 200 characters, the others at 60.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell, 60)).collect()).collect();
+    let cut = |(index, cell): (usize, &String)| one_line(cell, if index + 1 == head.len() { 200 } else { 60 });
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().enumerate().map(cut).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)

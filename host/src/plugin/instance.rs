@@ -177,3 +177,80 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     safe_text(&text.unwrap_or_else(|| "no message".into()), 1 << 10)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use outboxd_core::{Attempt, LeaseId, Message as CoreMessage, MessageId, Payload, RetryPolicy};
+    use wasmtime::component::Component;
+
+    use super::*;
+    use crate::plugin::engine::Pooling;
+    use crate::plugin::grants::Ceiling;
+    use crate::plugin::guest;
+    use crate::plugin::manifest::Manifest;
+    use crate::plugin::sandbox::SandboxOptions;
+
+    /// Enough for every wait of most guests, and bounded for those that yield for ever.
+    const POLLS_MAX: usize = 24;
+
+    fn claim() -> Claim {
+        let message = CoreMessage {
+            id: MessageId(uuid::Uuid::now_v7()),
+            topic: "guest".into(),
+            key: None,
+            payload: Payload::Bytes(b"{}".to_vec()),
+            headers: vec![],
+            created_at_ms: 0,
+        };
+        Claim { message, lease_id: LeaseId(uuid::Uuid::new_v4()), attempt: Attempt(1), lapses: 0, expired: false }
+    }
+
+    /// Polls `future` at most `polls` times, then drops it. Answers whether it came to its end.
+    async fn poll_then_drop(future: impl Future<Output = Report>, polls: usize) -> bool {
+        let mut future = pin!(future);
+        let mut left = polls;
+        std::future::poll_fn(move |cx| {
+            let done = future.as_mut().poll(cx).is_ready();
+            left -= 1;
+            if done || left == 0 { Poll::Ready(done) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_may_be_dropped_at_every_await_and_leaves_nothing_behind() {
+        let options = SandboxOptions { slots: 4, pooling: Pooling::On, memory_total_max: Some(1 << 40), ..SandboxOptions::default() };
+        let sandbox = Sandbox::new(options).unwrap();
+        let manifest = "[limits]\ncpu = \"25ms\"\ndeadline = \"100ms\"\n[grants]\nhosts = [\"https://example.com\"]";
+        let manifest = Manifest::parse("guest.toml", manifest, "guest", &Ceiling::default(), &RetryPolicy::default()).unwrap();
+        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guests/wat"));
+        let (mut guests, mut drops) = (0, 0);
+
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let component = Component::from_binary(&sandbox.engine, &guest::build(&text));
+            let version = component.map_err(|error| error.to_string()).and_then(|component| {
+                Version::link(&sandbox, &component, "guest", "0", manifest.clone())
+            });
+            let Ok(version) = version else { continue };
+            guests += 1;
+            for polls in 1..=POLLS_MAX {
+                let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+                let control = CallControl { deadline, stop: CancellationToken::new() };
+                if poll_then_drop(call(&sandbox, &version, &claim(), control), polls).await {
+                    break;
+                }
+                drops += 1;
+            }
+        }
+
+        assert!(guests >= 60 && drops >= guests, "{guests} guests, {drops} drops");
+        assert_eq!(sandbox.budget.left(), 1 << 40);
+        let pool = sandbox.engine.pooling_allocator_metrics().unwrap();
+        assert_eq!((pool.component_instances(), pool.memories(), pool.stacks()), (0, 0, 0));
+    }
+}

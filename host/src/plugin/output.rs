@@ -54,6 +54,8 @@ struct State {
     redactor: Redactor,
     bytes_left: u64,
     lines_left: u32,
+    /// A line did not fit: nothing more is logged.
+    is_spent: bool,
     dropped: u64,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -67,6 +69,7 @@ impl GuestOutput {
             redactor,
             bytes_left: limits.log_bytes,
             lines_left: limits.log_lines,
+            is_spent: false,
             dropped: 0,
             stdout: vec![],
             stderr: vec![],
@@ -129,8 +132,14 @@ impl GuestOutput {
         lines.join("\n")
     }
 
-    fn write(&self, origin: Origin, bytes: &[u8]) {
+    fn write(&self, origin: Origin, mut bytes: &[u8]) {
         let mut state = self.lock();
+        if state.is_spent {
+            // Of a flood only its end is looked at, and only where a panic message may stand.
+            let end = if origin == Origin::Stderr { bytes.len().saturating_sub(LINE_BYTES_MAX) } else { bytes.len() };
+            state.dropped += end as u64;
+            bytes = &bytes[end..];
+        }
         for &byte in bytes {
             let buffer = state.buffer(origin);
             if byte == b'\n' || buffer.len() >= LINE_BYTES_MAX {
@@ -155,8 +164,9 @@ impl State {
     }
 
     fn line(&mut self, origin: Origin, bytes: &[u8]) {
-        let speaks = self.lines_left > 0 && self.bytes_left >= bytes.len() as u64;
+        let speaks = !self.is_spent && self.lines_left > 0 && self.bytes_left >= bytes.len() as u64;
         if !speaks {
+            self.is_spent = true;
             self.dropped += bytes.len() as u64;
             // The tail goes on: after a flood the panic message still reaches the error text.
             if origin != Origin::Stderr {

@@ -63,7 +63,14 @@ async fn get(plugin: &OnePlugin, url: &str) -> Handled {
 #[tokio::test]
 async fn a_request_goes_out_in_origin_form_with_the_hosts_own_headers() {
     let server = Server::start(|stream, _| answer(stream, "200 OK", "thanks"));
-    let headers = [("host", "evil.example"), ("content-length", "999"), ("connection", "x-hop"), ("x-hop", "1"), ("te", "trailers"), ("x-mine", "yes")];
+    let headers = [
+        ("host", "evil.example"),
+        ("content-length", "999"),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("te", "trailers"),
+        ("x-mine", "yes"),
+    ];
     let guest = sends_with("POST", &format!("{}/hook?x=1#frag", server.url()), &headers, "{\"a\":1}", TELL);
     let plugin = load(&guest, &grant(&server)).await.unwrap();
 
@@ -96,9 +103,17 @@ async fn connections_are_kept_and_used_again() {
 #[tokio::test]
 async fn a_redirect_is_an_answer_like_any_other_and_is_not_followed() {
     let canary = Server::start(|stream, _| answer(stream, "200 OK", "canary"));
-    for location in [canary.url(), "http://169.254.169.254/latest".into(), "//127.0.0.1:1/".into(), "https://hooks.example.com/".into()] {
+    for location in [
+        canary.url(),
+        "http://169.254.169.254/latest".into(),
+        "//127.0.0.1:1/".into(),
+        "https://hooks.example.com/".into(),
+    ] {
         let server = Server::start(move |stream, _| {
-            let _ = write!(stream, "HTTP/1.1 307 Temporary Redirect\r\nlocation: {location}\r\ncontent-length: 5\r\n\r\nmoved");
+            let _ = write!(
+                stream,
+                "HTTP/1.1 307 Temporary Redirect\r\nlocation: {location}\r\ncontent-length: 5\r\n\r\nmoved"
+            );
         });
         let plugin = load(&gets_its_payload(), &grant(&server)).await.unwrap();
 
@@ -134,7 +149,9 @@ async fn servers_that_never_answer_end_at_the_deadline() {
         meets(
             "drips its head",
             Server::start(|stream, _| {
-                for byte in b"HTTP/1.1 200 OK\r\nx-slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".iter().cycle().take(100) {
+                for byte in
+                    b"HTTP/1.1 200 OK\r\nx-slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".iter().cycle().take(100)
+                {
                     let _ = stream.write_all(&[*byte]);
                     std::thread::sleep(Duration::from_millis(150));
                 }
@@ -194,11 +211,31 @@ async fn servers_that_send_too_much_or_nonsense_are_cut_off() {
         "retry 5 [the response bodies",
     )
     .await;
-    meets("endless head", Server::start(|stream, _| endless(stream, "HTTP/1.1 200 OK\r\n", b"x-header: some value\r\n")), "retry 6").await;
-    meets("one endless header", Server::start(move |stream, _| endless(stream, "HTTP/1.1 200 OK\r\nx: ", &zeros)), "retry 6").await;
-    meets("endless interim answers", Server::start(|stream, _| endless(stream, "", b"HTTP/1.1 100 Continue\r\n\r\n")), "").await;
+    meets(
+        "endless head",
+        Server::start(|stream, _| endless(stream, "HTTP/1.1 200 OK\r\n", b"x-header: some value\r\n")),
+        "retry 6",
+    )
+    .await;
+    meets(
+        "one endless header",
+        Server::start(move |stream, _| endless(stream, "HTTP/1.1 200 OK\r\nx: ", &zeros)),
+        "retry 6",
+    )
+    .await;
+    meets(
+        "endless interim answers",
+        Server::start(|stream, _| endless(stream, "", b"HTTP/1.1 100 Continue\r\n\r\n")),
+        "",
+    )
+    .await;
     meets("closes at once", Server::silent(|_, _| {}), "retry 6").await;
-    meets("closes after the request", Server::start(|stream, _| drop(stream.shutdown(std::net::Shutdown::Both))), "retry 6").await;
+    meets(
+        "closes after the request",
+        Server::start(|stream, _| drop(stream.shutdown(std::net::Shutdown::Both))),
+        "retry 6",
+    )
+    .await;
     meets(
         "closes half-way",
         Server::start(|stream, _| {
@@ -208,9 +245,28 @@ async fn servers_that_send_too_much_or_nonsense_are_cut_off() {
         "retry 6 [not HTTP",
     )
     .await;
-    meets("speaks no HTTP", Server::start(|stream, _| drop(stream.write_all(b"220 mail.example ESMTP\r\n"))), "retry 6").await;
-    meets("two lengths", Server::start(|stream, _| drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"))), "retry 6").await;
-    meets("a length beyond numbers", Server::start(|stream, _| drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999999\r\n\r\n"))), "retry 6").await;
+    meets(
+        "speaks no HTTP",
+        Server::start(|stream, _| drop(stream.write_all(b"220 mail.example ESMTP\r\n"))),
+        "retry 6",
+    )
+    .await;
+    meets(
+        "two lengths",
+        Server::start(|stream, _| {
+            drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"))
+        }),
+        "retry 6",
+    )
+    .await;
+    meets(
+        "a length beyond numbers",
+        Server::start(|stream, _| {
+            drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999999\r\n\r\n"))
+        }),
+        "retry 6",
+    )
+    .await;
     meets(
         "two answers to one request",
         Server::start(|stream, _| {
@@ -318,7 +374,8 @@ async fn the_relays_own_listeners_and_the_database_are_out_of_reach_even_where_a
     let names = Arc::new(Names::default());
     names.set("admin.example.com", &[&["127.0.0.1"]]);
     let options = SandboxOptions { refused_addresses: vec![admin.address], ..with_names(&names) };
-    let manifest = "[grants]\nhosts = [\"http://127.0.0.1:*\", \"http://*.example.com:*\"]\nprivate_networks = [\"127.0.0.0/8\"]";
+    let manifest =
+        "[grants]\nhosts = [\"http://127.0.0.1:*\", \"http://*.example.com:*\"]\nprivate_networks = [\"127.0.0.0/8\"]";
     let plugin = load_with(options, &gets_its_payload(), manifest).await.unwrap();
 
     for host in ["127.0.0.1", "admin.example.com"] {

@@ -143,7 +143,8 @@ mod tests {
         let engine = Engine::new(&strict_config()).unwrap();
 
         let features = format!("{:?}", engine.get_wasm_features());
-        let mut on: Vec<&str> = features.trim_start_matches("WasmFeatures(").trim_end_matches(')').split(" | ").collect();
+        let mut on: Vec<&str> =
+            features.trim_start_matches("WasmFeatures(").trim_end_matches(')').split(" | ").collect();
         on.sort_unstable();
 
         let mut wanted = [
@@ -181,7 +182,12 @@ mod tests {
             ("table64", core("(table i64 1 funcref)")),
             ("relaxed simd", core("(func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))")),
             ("stack switching", core("(type $f (func)) (type $c (cont $f))")),
-            ("wide arithmetic", core("(func (param i64 i64 i64 i64) (result i64 i64) (i64.add128 (local.get 0) (local.get 1) (local.get 2) (local.get 3)))")),
+            (
+                "wide arithmetic",
+                core(
+                    "(func (param i64 i64 i64 i64) (result i64 i64) (i64.add128 (local.get 0) (local.get 1) (local.get 2) (local.get 3)))",
+                ),
+            ),
             ("custom page sizes", core("(memory 1 (pagesize 1))")),
             ("shared everything", core("(global (shared i32) (i32.const 0))")),
             ("component async", "(component (import \"f\" (func async)))".into()),

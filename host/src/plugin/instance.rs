@@ -223,19 +223,25 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_call_may_be_dropped_at_every_await_and_leaves_nothing_behind() {
-        let options = SandboxOptions { slots: 4, pooling: Pooling::On, memory_total_max: Some(1 << 40), ..SandboxOptions::default() };
+        let options = SandboxOptions {
+            slots: 4,
+            pooling: Pooling::On,
+            memory_total_max: Some(1 << 40),
+            ..SandboxOptions::default()
+        };
         let sandbox = Sandbox::new(options).unwrap();
         let manifest = "[limits]\ncpu = \"25ms\"\ndeadline = \"100ms\"\n[grants]\nhosts = [\"https://example.com\"]";
-        let manifest = Manifest::parse("guest.toml", manifest, "guest", &Ceiling::default(), &RetryPolicy::default()).unwrap();
+        let manifest =
+            Manifest::parse("guest.toml", manifest, "guest", &Ceiling::default(), &RetryPolicy::default()).unwrap();
         let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guests/wat"));
         let (mut guests, mut drops) = (0, 0);
 
         for entry in std::fs::read_dir(dir).unwrap() {
             let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
             let component = Component::from_binary(&sandbox.engine, &guest::build(&text));
-            let version = component.map_err(|error| error.to_string()).and_then(|component| {
-                Version::link(&sandbox, &component, "guest", "0", manifest.clone())
-            });
+            let version = component
+                .map_err(|error| error.to_string())
+                .and_then(|component| Version::link(&sandbox, &component, "guest", "0", manifest.clone()));
             let Ok(version) = version else { continue };
             guests += 1;
             for polls in 1..=POLLS_MAX {

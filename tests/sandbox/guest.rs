@@ -104,8 +104,14 @@ pub(crate) fn sends(method: &str, url: &str, after: &str) -> String {
 pub(crate) fn sends_with(method: &str, url: &str, headers: &[(&str, &str)], body: &str, after: &str) -> String {
     let mut data = Vec::new();
     let mut at = 8192;
+    let mut placed: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
+    // The same bytes stand once: what lies beyond 64 KiB is the allocator's.
     let mut place = |bytes: &[u8]| {
+        if let Some(here) = placed.get(bytes) {
+            return (*here, bytes.len());
+        }
         let here = at;
+        placed.insert(bytes.to_vec(), here);
         data.push(format!("(data (i32.const {here}) \"{}\")", escape(bytes)));
         at += bytes.len().next_multiple_of(8);
         (here, bytes.len())

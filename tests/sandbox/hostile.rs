@@ -120,3 +120,43 @@ async fn every_hostile_guest_ends_as_expected_and_the_next_message_is_fine() {
 
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
+
+/// Resident memory of this process. Bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Base + slots × (a call's memory + 4 MiB) + 64 MiB is what `docs/sandbox.md` promises.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_hostile_guests_at_once_stay_within_the_memory_that_is_promised() {
+    const SLOTS: u64 = 8;
+    const LIMIT: u64 = 64 << 20;
+    let cases = Arc::new(corpus());
+    let (_dir, host) = host_of(&cases).await;
+    let base = resident();
+    let slots = Arc::new(tokio::sync::Semaphore::new(SLOTS as usize));
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..cases.len() * 2 {
+        let (host, slots, cases) = (host.clone(), slots.clone(), cases.clone());
+        calls.spawn(async move {
+            let _slot = slots.acquire().await.unwrap();
+            let case = &cases[n / 2];
+            (n / 2, deliver(&host, &case.name).await)
+        });
+    }
+    let mut peak = 0;
+    let mut complaints = vec![];
+    while let Some(done) = calls.join_next().await {
+        peak = peak.max(resident());
+        let (n, outcome) = done.unwrap();
+        if let Some(outcome) = outcome.filter(|outcome| word(outcome) == "overload" || word(outcome) == "panic") {
+            complaints.push(format!("{}: {}", cases[n].name, error(&outcome)));
+        }
+    }
+
+    println!("resident: {} MiB before, {} MiB at most", base >> 20, peak >> 20);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    assert!(peak <= base + SLOTS * (LIMIT + (4 << 20)) + (64 << 20), "{peak} after {base}");
+    assert_eq!(deliver(&host, "good").await, Some(Outcome::Success));
+}

@@ -16,14 +16,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server that gives every connection to `behave`, with what it has read as the request.
     pub(crate) fn start(behave: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> Server {
-        let server = Server::silent(move |stream, requests| {
+        Server::silent(move |stream, requests| {
             // Keep-alive: as many requests as come.
             while let Some(request) = read_request(stream) {
                 requests.lock().unwrap().push(request.clone());
                 behave(stream, &request);
             }
-        });
-        server
+        })
     }
 
     /// The same for one that does not read first.

@@ -32,6 +32,7 @@ mod outcome;
 mod output;
 mod redact;
 mod registry;
+mod reuse;
 mod sandbox;
 mod secrets;
 mod state;

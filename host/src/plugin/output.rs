@@ -64,17 +64,12 @@ struct State {
 
 impl GuestOutput {
     pub(crate) fn new(facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) -> Self {
-        GuestOutput(Arc::new(Mutex::new(State {
-            facts,
-            redactor,
-            bytes_left: limits.log_bytes,
-            lines_left: limits.log_lines,
-            is_spent: false,
-            dropped: 0,
-            stdout: vec![],
-            stderr: vec![],
-            tail: VecDeque::new(),
-        })))
+        GuestOutput(Arc::new(Mutex::new(State::new(facts, limits, redactor))))
+    }
+
+    /// Starts anew for another message: streams that the guest has kept write there too.
+    pub(crate) fn renew(&self, facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) {
+        *self.lock() = State::new(facts, limits, redactor);
     }
 
     pub(crate) fn stdout(&self) -> GuestStream {
@@ -159,6 +154,20 @@ impl GuestOutput {
 }
 
 impl State {
+    fn new(facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) -> Self {
+        State {
+            facts,
+            redactor,
+            bytes_left: limits.log_bytes,
+            lines_left: limits.log_lines,
+            is_spent: false,
+            dropped: 0,
+            stdout: vec![],
+            stderr: vec![],
+            tail: VecDeque::new(),
+        }
+    }
+
     fn buffer(&mut self, origin: Origin) -> &mut Vec<u8> {
         if origin == Origin::Stderr { &mut self.stderr } else { &mut self.stdout }
     }

@@ -12,6 +12,8 @@ mod dedup;
 mod differential;
 /// Leases: renewed, lost, given back.
 mod lease;
+/// What the statements cost.
+mod planner;
 /// Migrations and the table's name.
 mod schema;
 /// What a settle writes.

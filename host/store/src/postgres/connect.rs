@@ -138,6 +138,8 @@ fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String
         ("statement_timeout", milliseconds(options.statement_timeout)),
         ("lock_timeout", milliseconds(options.lock_timeout)),
         ("bytea_output", "hex".into()),
+        // Compiling takes longer than any of these statements.
+        ("jit", "off".into()),
     ];
     if let Commit::Fast = commit {
         settings.push(("synchronous_commit", "off".into()));

@@ -12,9 +12,13 @@ mod dedup;
 mod differential;
 /// Leases: renewed, lost, given back.
 mod lease;
+/// The table's name.
+mod names;
 /// What the statements cost.
 mod planner;
-/// Migrations and the table's name.
+/// Producers that race for a dedup key.
+mod races;
+/// Migrations and what the table refuses.
 mod schema;
 /// What a settle writes.
 mod settle;

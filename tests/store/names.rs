@@ -30,7 +30,9 @@ async fn goes_round(options: &StoreOptions, payload: &str) {
     let store = Store::connect(options).await.unwrap();
     let message = outboxd_client::NewMessage::from_json("t", payload).dedup_key("d");
     for _ in 0..2 {
-        outboxd_client::standalone::publish(&options.url, &name.to_string(), 1 << 20, vec![message.clone()]).await.unwrap();
+        outboxd_client::standalone::publish(&options.url, &name.to_string(), 1 << 20, vec![message.clone()])
+            .await
+            .unwrap();
     }
     assert_eq!(store.outbox.due_topics().await.unwrap().len(), 1, "{name}");
     let claims = store.outbox.claim(&[lane("t", 5)], LEASE, LAPSES_MAX).await.unwrap();

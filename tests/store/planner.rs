@@ -78,7 +78,8 @@ impl Cost {
         let kind = node["Node Type"].as_str().unwrap_or_default();
         if kind.ends_with("Scan") && node["Relation Name"] == "outbox" {
             let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
-            let each = number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
+            let each =
+                number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
             self.rows_read += each * number("Actual Loops");
             *self.scans.entry(kind.to_string()).or_default() += 1;
         }
@@ -106,7 +107,11 @@ async fn a_claim_reads_only_what_it_takes_whatever_else_lies_in_the_table() {
             let (cost, plan) = Cost::of(&mut connection, claim).await;
             // Once by the index of what is due, once by id to update it; one more may be looked at to see the end.
             cost.assert_reads_at_most(202.0, &plan);
-            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(100.0), "execution {execution}, {cache}:\n{plan:#}");
+            assert_eq!(
+                plan[0]["Plan"]["Actual Rows"].as_f64(),
+                Some(100.0),
+                "execution {execution}, {cache}:\n{plan:#}"
+            );
         }
     }
 }
@@ -224,11 +229,13 @@ async fn no_planner_setting_makes_a_claim_take_too_many() {
         for switches in 0..1u32 << SWITCHES.len() {
             let mut connection = store.postgres_connection().await;
             set(&mut connection, "jit", "off").await;
-            let off: Vec<_> = (0..SWITCHES.len()).filter(|bit| switches & 1 << bit != 0).map(|bit| SWITCHES[bit]).collect();
+            let off: Vec<_> =
+                (0..SWITCHES.len()).filter(|bit| switches & 1 << bit != 0).map(|bit| SWITCHES[bit]).collect();
             for switch in &off {
                 set(&mut connection, switch, "off").await;
             }
-            set(&mut connection, "plan_cache_mode", if switches % 2 == 0 { "force_generic_plan" } else { "auto" }).await;
+            set(&mut connection, "plan_cache_mode", if switches % 2 == 0 { "force_generic_plan" } else { "auto" })
+                .await;
             let mut transaction = connection.begin().await.unwrap();
             for round in 0..8i64 {
                 let slots = vec![3 + round, 0, 1, 2, 5];
@@ -305,7 +312,8 @@ async fn sqlite_searches_by_index_too() {
     ] {
         let plan = sqlite_plan(&mut connection, text, binds).await;
         for step in plan.iter().filter(|step| step.starts_with("SCAN")) {
-            let bounded = ["lane", "due", "held", "s", "clock", "oldest", "topics", "chosen", "head", "CONSTANT", "(subquery-6)"];
+            let bounded =
+                ["lane", "due", "held", "s", "clock", "oldest", "topics", "chosen", "head", "CONSTANT", "(subquery-6)"];
             let table = step.split_whitespace().nth(1).unwrap_or_default();
             let by_partial_index = name == "redrive" && step.contains("outbox_dead");
             assert!(bounded.contains(&table) || by_partial_index, "{name} reads the whole table: {plan:#?}");
@@ -316,7 +324,10 @@ async fn sqlite_searches_by_index_too() {
 }
 
 async fn sqlite_plan(connection: &mut SqliteConnection, text: &str, binds: usize) -> Vec<String> {
-    let sql = format!("explain query plan {}", text.replace("{table}", "main.outbox").replace("{control}", "main.outbox_control"));
+    let sql = format!(
+        "explain query plan {}",
+        text.replace("{table}", "main.outbox").replace("{control}", "main.outbox_control")
+    );
     let mut query = sqlx::query_as(AssertSqlSafe(sql));
     for _ in 0..binds {
         query = query.bind("[]");

@@ -101,7 +101,8 @@ begin
     if coalesce(current_setting('outboxd.woken', true), '') <> {channel_literal} then
         perform set_config('outboxd.woken', {channel_literal}, true);
         if exists (select from {sleepers} where until > clock_timestamp())
-            and current_query() !~* 'prepare\s+transaction'
+            -- There is no query at the commit of a single statement in the extended protocol.
+            and coalesce(current_query(), '') !~* 'prepare\s+transaction'
         then
             perform pg_notify({channel_literal}, '');
         end if;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboxd_client::{Insertion, NewMessage, Outbox, PublishError, Published, publish};
-use sqlx::{Connection, PgConnection, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Transaction};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -191,12 +191,24 @@ async fn a_prepared_transaction_publishes_when_it_is_committed_though_a_relay_sl
     let mut connection = store.postgres_connection().await;
     store.outbox.wait_for_work(Duration::from_millis(1)).await;
     wake::until_a_relay_sleeps(&store).await;
-    for sql in ["begin", "select shop.outbox_publish('order.created', '{}')", "prepare transaction 'two phases'"] {
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    // In the simple protocol and in the extended one.
+    for (protocol, name) in ["simple", "extended"].iter().zip(["a", "b"]) {
+        for sql in
+            ["begin", "select shop.outbox_publish('order.created', '{}')", &format!("prepare transaction '{name}'")]
+        {
+            let sql = AssertSqlSafe(sql.to_string());
+            match *protocol {
+                "simple" => sqlx::raw_sql(sql).execute(&mut connection).await.unwrap(),
+                _ => sqlx::query(sql).execute(&mut connection).await.unwrap(),
+            };
+        }
     }
     assert!(store.claim(10).await.is_empty());
 
-    sqlx::raw_sql("commit prepared 'two phases'").execute(&mut connection).await.unwrap();
+    for name in ["a", "b"] {
+        let sql = AssertSqlSafe(format!("commit prepared '{name}'"));
+        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    }
 
-    assert_eq!(store.claim(10).await.len(), 1);
+    assert_eq!(store.claim(10).await.len(), 2);
 }

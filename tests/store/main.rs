@@ -12,7 +12,13 @@ mod dedup;
 mod differential;
 /// Leases: renewed, lost, given back.
 mod lease;
-/// Migrations and the table's name.
+/// The table's name.
+mod names;
+/// What the statements cost.
+mod planner;
+/// Producers that race for a dedup key.
+mod races;
+/// Migrations and what the table refuses.
 mod schema;
 /// What a settle writes.
 mod settle;

@@ -193,8 +193,9 @@ fn explain(evidence: &Evidence, id: Uuid, first: &Delivery, second: &Delivery) -
     let hit = |fault: &Fault| fault.excuses(first.incarnation) && fault.overlaps(first.at, settled_by);
     let slept = |fault: &Fault| woke_up(fault, second) && fault.from <= first.at;
     let explaining = evidence.faults.iter().enumerate().filter(|(_, fault)| hit(fault) || slept(fault));
-    // What hit one relay explains better than what hit all.
-    if let Some((index, _)) = explaining.min_by_key(|(_, fault)| (fault.incarnation.is_none(), fault.from)) {
+    // A kill explains best, since nothing is left of what it hit; then what hit this relay alone.
+    let worth = |fault: &Fault| (fault.kind != Kind::Killed, fault.incarnation.is_none(), !hit(fault));
+    if let Some((index, _)) = explaining.min_by_key(|(_, fault)| worth(fault)) {
         return Some(Explanation::Fault(index));
     }
     evidence.lapsed.contains(&id).then_some(Explanation::Lapse)

@@ -15,7 +15,7 @@ use crate::seed::Seed;
 use crate::stage::{LEASE, Relay};
 
 /// How often each fault is done in one round.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     pub kills: usize,
     pub pauses: usize,
@@ -32,6 +32,21 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    pub const NONE: Numbers = Numbers {
+        kills: 0,
+        pauses: 0,
+        leaves: 0,
+        database_kills: 0,
+        database_crashes: 0,
+        database_stops: 0,
+        terminations: 0,
+        cuts: 0,
+        blackholes: 0,
+        half_opens: 0,
+        delays: 0,
+        swallowed_replies: 0,
+    };
+
     /// What happens to relay `number` of `count`, in the order drawn.
     fn of_relay(&self, number: usize, count: usize, draw: &mut Rng) -> VecDeque<Kind> {
         let share = |total: usize| total / count + usize::from(number < total % count);

@@ -18,20 +18,27 @@ const THINK_MAX: Duration = Duration::from_millis(60);
 /// Whatever the machine: then no further fault begins.
 const ROUND_MAX: Duration = Duration::from_secs(360);
 
-/// What CI does.
-const NUMBERS: Numbers = Numbers {
-    kills: 40,
-    pauses: 8,
-    leaves: 8,
-    database_kills: 2,
-    database_crashes: 2,
-    database_stops: 1,
-    terminations: 2,
-    cuts: 0,
-    blackholes: 0,
-    half_opens: 0,
-    delays: 0,
-    swallowed_replies: 0,
+/// What CI does to relays and server.
+const KILLS: Numbers = Numbers {
+    kills: 300,
+    pauses: 60,
+    leaves: 20,
+    database_kills: 12,
+    database_crashes: 8,
+    database_stops: 3,
+    terminations: 8,
+    ..Numbers::NONE
+};
+
+/// What CI does to the way between them.
+const NETWORK: Numbers = Numbers {
+    kills: 20,
+    cuts: 6,
+    blackholes: 3,
+    half_opens: 3,
+    delays: 3,
+    swallowed_replies: 10,
+    ..Numbers::NONE
 };
 
 /// Calls that may be under way, or ended and not yet settled, at one fault.
@@ -45,17 +52,24 @@ fn duplicates_max(cause: Cause) -> usize {
 #[test]
 fn nothing_is_lost_when_relays_and_database_are_killed() {
     let _alone = alone();
-    let seed = Seed::of_run();
-    let server = TestPostgres::start();
-    storm(&server, &NUMBERS, seed);
+    storm(&KILLS, Seed::of_run());
 }
 
-fn storm(server: &TestPostgres, numbers: &Numbers, seed: Seed) {
+#[test]
+fn nothing_is_lost_when_the_network_fails() {
+    let _alone = alone();
+    storm(&NETWORK, Seed::of_run());
+}
+
+/// Relays and producers reach the server through the proxy.
+fn storm(numbers: &Numbers, seed: Seed) {
     println!("OUTBOXD_CHAOS_SEED={}", seed.0);
-    let stage = Stage::new(Some(server.database()), Lapses::Many, THINK_MAX);
+    let server = TestPostgres::start();
     let proxy = Proxy::before_postgres(server.socket_folder());
-    let market = Market::open(&stage, stage.database(), seed);
-    let mut relays: Vec<_> = (0..RELAYS).map(|_| stage.relay()).collect();
+    let stage = Stage::new(Some(server.url()), Lapses::Many, THINK_MAX);
+    let way = proxy.postgres_url("postgres");
+    let market = Market::open(&stage, &way, seed);
+    let mut relays: Vec<_> = (0..RELAYS).map(|_| stage.relay_by(&way)).collect();
     relays.iter_mut().for_each(|relay| relay.start());
 
     let began = Instant::now();
@@ -64,7 +78,7 @@ fn storm(server: &TestPostgres, numbers: &Numbers, seed: Seed) {
         for relay in &mut relays {
             scope.spawn(|| harass_relay(relay, RELAYS, numbers, seed, curfew));
         }
-        scope.spawn(|| harass_database(server, &proxy, &stage.faults, numbers, seed, curfew));
+        scope.spawn(|| harass_database(&server, &proxy, &stage.faults, numbers, seed, curfew));
     });
     let took = began.elapsed();
     let (verdict, drained) = market.reckon(&stage);

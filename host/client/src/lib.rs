@@ -1,4 +1,4 @@
-//! Publishes messages for outboxd: [`publish`] inserts a message in the caller's own open transaction, so that the message
+//! Publishes messages for outboxd: [`publish()`] inserts a message in the caller's own open transaction, so that the message
 //! and the rows it tells about share one fate.
 //!
 //! ```no_run

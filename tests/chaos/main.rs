@@ -13,5 +13,5 @@ mod sink;
 mod stage;
 mod truth;
 
-mod round;
 mod postgres;
+mod round;

@@ -169,8 +169,7 @@ fn through(proxy: &Proxy, fashion: Fashion, duration: Duration) {
 }
 
 fn terminate_backends(server: &TestPostgres) {
-    const TERMINATE: &str =
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid <> pg_backend_pid() and backend_type = 'client backend'";
+    const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid <> pg_backend_pid() and backend_type = 'client backend'";
     let url = server.url();
     let terminate = async move {
         let mut connection = PgConnection::connect(&url).await?;

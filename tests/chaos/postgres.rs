@@ -31,15 +31,8 @@ const KILLS: Numbers = Numbers {
 };
 
 /// What CI does to the way between them.
-const NETWORK: Numbers = Numbers {
-    kills: 20,
-    cuts: 6,
-    blackholes: 3,
-    half_opens: 3,
-    delays: 3,
-    swallowed_replies: 10,
-    ..Numbers::NONE
-};
+const NETWORK: Numbers =
+    Numbers { kills: 20, cuts: 6, blackholes: 3, half_opens: 3, delays: 3, swallowed_replies: 10, ..Numbers::NONE };
 
 /// Calls that may be under way, or ended and not yet settled, at one fault.
 fn duplicates_max(cause: Cause) -> usize {

@@ -116,7 +116,13 @@ pub fn report(stage: &Stage, verdict: &Verdict, seed: Seed, took: Duration, drai
     let logs = stage.logs();
     let told = |text: &str| logs.matches(text).count();
     let mut text = String::new();
-    let _ = writeln!(text, "seed {}: {:.0} s of chaos, drained in {:.1} s", seed.0, took.as_secs_f64(), drained.as_secs_f64());
+    let _ = writeln!(
+        text,
+        "seed {}: {:.0} s of chaos, drained in {:.1} s",
+        seed.0,
+        took.as_secs_f64(),
+        drained.as_secs_f64()
+    );
     let _ = writeln!(text, "  faults: {faults:?}");
     let _ = writeln!(
         text,
@@ -148,7 +154,8 @@ pub fn report(stage: &Stage, verdict: &Verdict, seed: Seed, took: Duration, drai
 /// Nothing was lost, nothing came from a rollback, and every duplicate has a cause that may cause so many.
 pub fn demand(stage: Stage, verdict: &Verdict, report: &str, duplicates_max: impl Fn(Cause) -> usize) {
     println!("{report}");
-    let too_many: Vec<_> = verdict.duplicates_max.iter().filter(|(cause, count)| **count > duplicates_max(**cause)).collect();
+    let too_many: Vec<_> =
+        verdict.duplicates_max.iter().filter(|(cause, count)| **count > duplicates_max(**cause)).collect();
     if verdict.is_clean() && too_many.is_empty() {
         return;
     }

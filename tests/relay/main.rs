@@ -10,3 +10,4 @@ mod promises;
 mod readme;
 mod stage;
 mod wake;
+mod webhook;

@@ -10,6 +10,8 @@ mod claim;
 mod dedup;
 /// Random sequences of operations: the stores answer alike.
 mod differential;
+/// A database that is away, frozen, locked or read-only.
+mod faults;
 /// Leases: renewed, lost, given back.
 mod lease;
 /// The table's name.

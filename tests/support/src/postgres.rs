@@ -21,6 +21,10 @@ use crate::process::{die_with_thread, send_signal};
 /// `nobody`, whom every system has.
 const UNPRIVILEGED: u32 = 65534;
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+pub const SIGSTOP: i32 = libc::SIGSTOP;
+pub const SIGCONT: i32 = libc::SIGCONT;
+
 const FOLDER_PREFIX: &str = "obx-";
 
 /// A server of one's own, to be killed, frozen and restarted. Removed when dropped.
@@ -113,6 +117,11 @@ impl TestPostgres {
     /// Stops postmaster and backends in their tracks (SIGSTOP): connections stay open and nothing answers.
     pub fn freeze(&self) {
         self.signal_all(libc::SIGSTOP);
+    }
+
+    /// Sends a signal to one of the server's processes.
+    pub fn signal(&self, pid: u32, signal: i32) {
+        send_signal(pid, signal);
     }
 
     /// Ends a freeze.

@@ -43,7 +43,7 @@ impl Listener {
     pub(crate) fn start(options: &StoreOptions, signal: Arc<Signal>) -> Result<Self, StoreError> {
         let (asleep, told) = watch::channel(false);
         let work = Work {
-            options: parse(options.listen_url.as_deref().unwrap_or(&options.url))?,
+            options: parse(options.listen_url.as_deref().unwrap_or(&options.url))?.application_name("outboxd listener"),
             channel: options.table.channel(),
             sql: Statements::new(&Names::postgres(&options.table)),
             relay: Uuid::new_v4(),

@@ -1,7 +1,11 @@
 //! What a plugin can and cannot do, tried from the outside: each test is a sentence of `docs/sandbox.md`.
 
+/// Where plugins are compiled, and what that may cost.
+mod compiler;
 /// What a plugin is told, and how.
 mod contract;
+/// The manual's promises lead to tests.
+mod docs;
 /// What leaves a plugin, and what comes back.
 mod egress;
 mod guest;
@@ -21,3 +25,5 @@ mod secrets;
 mod server;
 /// Addresses inside, in every form, against canaries.
 mod ssrf;
+/// Bodies through `wasi:http`.
+mod streams;

@@ -11,7 +11,7 @@ use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
 use super::args::{Global, MigrateArgs};
 use super::output;
 use crate::config::{self, Config, Environment, Notify, Overrides, Pooler, Purpose};
-use crate::plugin::{PluginOptions, SandboxOptions};
+use crate::plugin::{Compiler, PluginOptions, SandboxOptions};
 use crate::toml_reader::ConfigError;
 
 /// Everything that is wrong with the settings, a line each.
@@ -127,7 +127,16 @@ pub fn plugin_options(config: &Config, refused_addresses: Vec<SocketAddr>) -> Pl
             refused_addresses,
             roots: config.roots.clone(),
             payload_bytes_max: config.payload_max,
+            compiler: compiler(),
             ..SandboxOptions::default()
         },
     }
+}
+
+/// Plugins are compiled in a child of this program, so that one that is made to exhaust a compiler dies there.
+fn compiler() -> Compiler {
+    Compiler::child_of_this_program().unwrap_or_else(|error| {
+        tracing::warn!("this program does not know where it lies ({error}); plugins are compiled in this very process");
+        Compiler::InProcess
+    })
 }

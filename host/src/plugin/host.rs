@@ -82,6 +82,8 @@ pub struct PluginInfo {
 impl PluginHost {
     /// Sets the sandbox up. Nothing is loaded before [`PluginHost::scan_once`].
     pub fn start(options: PluginOptions) -> Result<Arc<PluginHost>, String> {
+        let cache = Cache::open_or_temporary(options.cache_dir.as_deref(), options.sandbox.compiler.clone())?;
+        let cache = Arc::new(cache);
         let sandbox = Arc::new(Sandbox::new(options.sandbox)?);
         if let Err(error) = std::fs::create_dir_all(&options.dir) {
             warn!("the plugin folder {:?} is missing and cannot be made: {error}", options.dir);
@@ -91,7 +93,7 @@ impl PluginHost {
             sandbox,
             registry: registry.clone(),
             dir: options.dir,
-            cache: open_cache(options.cache_dir.as_deref()),
+            cache,
             ceiling: options.ceiling,
             default_retry: options.default_policy,
             default_concurrency: options.default_concurrency,
@@ -163,22 +165,11 @@ impl OnePlugin {
         component: Vec<u8>,
         manifest: Manifest,
     ) -> Result<OnePlugin, String> {
+        let cache = Arc::new(Cache::open_or_temporary(cache_dir, options.compiler.clone())?);
         let sandbox = Arc::new(Sandbox::new(options)?);
         let digest = hex(&Sha256::digest(&component));
-        let version =
-            prepare(&sandbox, open_cache(cache_dir), name, component, digest.clone(), manifest.clone()).await?;
+        let version = prepare(&sandbox, cache, name, component.into(), digest.clone(), manifest.clone()).await?;
         Ok(OnePlugin { manifest, digest, handler: Arc::new(Guest { sandbox, version }) })
-    }
-}
-
-/// A cache that cannot be used costs time at the next start, nothing else.
-fn open_cache(dir: Option<&Path>) -> Option<Arc<Cache>> {
-    match Cache::open(dir?) {
-        Ok(cache) => Some(Arc::new(cache)),
-        Err(error) => {
-            warn!("{error}; plugins are compiled at every start");
-            None
-        }
     }
 }
 

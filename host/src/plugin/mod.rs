@@ -13,6 +13,7 @@
 mod bindings;
 mod cache;
 mod clock;
+mod compiler;
 mod component;
 mod cpu;
 pub mod egress;
@@ -39,6 +40,7 @@ mod state;
 mod version;
 mod watch;
 
+pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
 pub use grants::{Ceiling, Grants};

@@ -8,6 +8,7 @@ use wasmtime::component::Linker;
 use wasmtime_wasi_config::WasiConfig;
 
 use super::bindings::HostSide;
+use super::compiler::Compiler;
 use super::cpu::Turns;
 use super::egress::{Connector, Egress, Resolve, SystemResolver, TlsRoots, client_config};
 use super::engine::{Pooling, guest_engine};
@@ -32,6 +33,7 @@ pub struct SandboxOptions {
     pub payload_bytes_max: u64,
     /// What all guests may hold together. Bytes; default: each slot's 256 MiB, that is no bound of its own.
     pub memory_total_max: Option<u64>,
+    pub compiler: Compiler,
     /// Threads that run guests. Default: one a core.
     pub threads: Option<usize>,
 }
@@ -47,6 +49,7 @@ impl Default for SandboxOptions {
             resolver: Arc::new(SystemResolver),
             payload_bytes_max: outboxd_core::PAYLOAD_BYTES_MAX_DEFAULT,
             memory_total_max: None,
+            compiler: Compiler::InProcess,
             threads: None,
         }
     }

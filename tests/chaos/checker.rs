@@ -167,13 +167,7 @@ fn check_message(
 }
 
 /// A message that was settled is never handed over again. A relay that slept through all of that may still finish its call.
-fn check_nothing_after(
-    evidence: &Evidence,
-    id: Uuid,
-    settled: SystemTime,
-    taken: &[&Delivery],
-    verdict: &mut Verdict,
-) {
+fn check_nothing_after(evidence: &Evidence, id: Uuid, settled: SystemTime, taken: &[&Delivery], verdict: &mut Verdict) {
     for late in taken.iter().filter(|delivery| delivery.at > settled + SETTLED_WITHIN) {
         if !evidence.faults.iter().any(|fault| woke_up(fault, late) && fault.from <= settled) {
             verdict.broken.push(format!("{id}: handed over again after it was settled: {}", Story(taken)));

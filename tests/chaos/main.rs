@@ -6,12 +6,16 @@
 
 mod checker;
 mod faults;
+mod ledger;
 mod nemesis;
 mod producer;
+mod round;
 mod seed;
 mod sink;
 mod stage;
 mod truth;
 
-mod round;
+mod poison;
 mod postgres;
+mod promptness;
+mod sqlite;

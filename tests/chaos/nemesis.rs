@@ -11,6 +11,7 @@ use outboxd_test_support::proxy::{Fashion, Proxy};
 use sqlx::{Connection, PgConnection};
 
 use crate::faults::{FaultLog, Kind};
+use crate::round::block_on;
 use crate::seed::Seed;
 use crate::stage::{LEASE, Relay};
 
@@ -169,14 +170,12 @@ fn through(proxy: &Proxy, fashion: Fashion, duration: Duration) {
 }
 
 fn terminate_backends(server: &TestPostgres) {
-    const TERMINATE: &str =
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid <> pg_backend_pid() and backend_type = 'client backend'";
+    const TERMINATE: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity where pid <> pg_backend_pid() and backend_type = 'client backend'";
     let url = server.url();
     let terminate = async move {
         let mut connection = PgConnection::connect(&url).await?;
         sqlx::query(TERMINATE).execute(&mut connection).await?;
         connection.close().await
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(terminate).expect("the server terminates its backends");
+    block_on(terminate).expect("the server terminates its backends");
 }

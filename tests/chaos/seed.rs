@@ -28,9 +28,9 @@ impl Seed {
     /// The stream that belongs to `who`.
     pub fn stream(self, who: &str) -> Rng {
         // FNV-1a: the same on every machine and with every compiler.
-        let hash = who.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = who
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         Rng::with_seed(hash ^ self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

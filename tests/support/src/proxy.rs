@@ -22,7 +22,9 @@ pub enum Fashion {
     Delay(Duration),
     /// What clients send arrives. Of what the server answers so many bytes more come through, a connection, then it is cut
     /// at both ends.
-    SwallowReplies { after_bytes: u64 },
+    SwallowReplies {
+        after_bytes: u64,
+    },
 }
 
 /// Listens on a port of 127.0.0.1, on a thread of its own, until it is dropped.
@@ -152,12 +154,7 @@ async fn join(mut client: TcpStream, mut server: UnixStream, mut fate: Fate) {
     }
 }
 
-async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    mut fate: Fate,
-    direction: Direction,
-) {
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mut fate: Fate, direction: Direction) {
     let mut buffer = vec![0; 16 << 10];
     let mut passed_in_fashion = 0;
     loop {

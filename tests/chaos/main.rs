@@ -15,7 +15,12 @@ mod sink;
 mod stage;
 mod truth;
 
+<<<<<<< HEAD
 mod poison;
 mod postgres;
 mod promptness;
 mod sqlite;
+=======
+mod postgres;
+mod round;
+>>>>>>> main

@@ -7,4 +7,6 @@ mod demo;
 mod layering;
 mod outcomes;
 mod promises;
+mod readme;
 mod stage;
+mod wake;

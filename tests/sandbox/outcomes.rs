@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use outboxd::handler::CallControl;
 use outboxd_core::{Blame, Outcome};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{blame, call, claim, error, load, run, word};

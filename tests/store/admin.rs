@@ -3,7 +3,7 @@ use std::time::Duration;
 use outboxd_core::{Attempt, LeaseStatus, MessageId, Reason, State, Transition};
 use outboxd_store::{Changed, Finished, MessageFilter, Selection, TopicStats};
 
-use crate::backend::{LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry};
+use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const ALL: Selection = Selection::Matching { topic: None, reason: None };
@@ -30,7 +30,7 @@ on_every_store! {
 /// Publishes messages of a topic and makes them dead.
 async fn dead_letters(store: &TestStore, topic: &str, count: usize, reason: Reason) -> Vec<MessageId> {
     let published = store.publish(vec![draft(topic); count]).await;
-    for claim in store.outbox.claim(&[lane(topic, count as u32)], LEASE, u32::MAX).await.unwrap() {
+    for claim in store.outbox.claim(&[lane(topic, count as u32)], LEASE, LAPSES_MAX).await.unwrap() {
         store.settle_one(&claim, Transition::Dead { reason, error: format!("{reason} happened") }).await;
     }
     published
@@ -99,7 +99,7 @@ async fn a_large_payload_is_not_shown(store: TestStore) {
 
 async fn stats_count_each_topic(store: TestStore) {
     store.publish(vec![draft("a"); 5]).await;
-    let claims = store.outbox.claim(&[lane("a", 4)], LEASE, u32::MAX).await.unwrap();
+    let claims = store.outbox.claim(&[lane("a", 4)], LEASE, LAPSES_MAX).await.unwrap();
     store.settle_one(&claims[0], Transition::Delivered).await;
     store.settle_one(&claims[1], dead()).await;
     store.settle_one(&claims[2], retry(MINUTE * 60)).await;

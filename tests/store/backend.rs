@@ -11,9 +11,13 @@ use outboxd_store::{
 use outboxd_test_support::postgres::TestPostgres;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 
 pub const LEASE: Duration = Duration::from_secs(30);
 pub const TOPIC: &str = "order.created";
+
+/// A claim with it leaves nothing out.
+pub const LAPSES_MAX: u32 = u32::MAX;
 
 /// Makes one test a store out of each body.
 macro_rules! on_every_store {
@@ -49,6 +53,13 @@ pub struct TestStore {
     pub admin: Arc<dyn OutboxAdmin>,
     pub options: StoreOptions,
     backend: Backend,
+    /// The test's own way to the table, opened once.
+    raw: Mutex<Option<Raw>>,
+}
+
+enum Raw {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
 }
 
 enum Backend {
@@ -65,11 +76,18 @@ impl TestStore {
     async fn memory_with(options: StoreOptions) -> Self {
         let memory = Arc::new(MemoryStore::new(options.payload_max, options.on_delivered));
         let store = Store::memory(memory.clone());
-        TestStore { outbox: store.outbox, admin: store.admin, options, backend: Backend::Memory(memory) }
+        TestStore {
+            outbox: store.outbox,
+            admin: store.admin,
+            options,
+            backend: Backend::Memory(memory),
+            raw: Mutex::new(None),
+        }
     }
 
     pub async fn sqlite() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        // In memory where there is such a folder: what a disk keeps is no question of these tests.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
         let url = format!("sqlite:{}", folder.path().join("outbox.db").display());
         Self::migrated(StoreOptions { url, ..options() }, Backend::Sqlite(folder)).await
     }
@@ -84,7 +102,7 @@ impl TestStore {
     async fn migrated(options: StoreOptions, backend: Backend) -> Self {
         migrate(&options).await.expect("migrate");
         let store = Store::connect(&options).await.expect("connect");
-        TestStore { outbox: store.outbox, admin: store.admin, options, backend }
+        TestStore { outbox: store.outbox, admin: store.admin, options, backend, raw: Mutex::new(None) }
     }
 
     /// The same outbox with other options, as another relay sees it. A new, empty one in memory.
@@ -95,7 +113,7 @@ impl TestStore {
             return Self::memory_with(options).await;
         }
         let store = Store::connect(&options).await.expect("connect");
-        TestStore { outbox: store.outbox, admin: store.admin, options, backend: self.backend }
+        TestStore { outbox: store.outbox, admin: store.admin, options, backend: self.backend, raw: Mutex::new(None) }
     }
 
     /// Another relay on the same outbox.
@@ -119,21 +137,20 @@ impl TestStore {
 
     async fn publish_new(&self, messages: &[NewMessage]) -> Vec<MessageId> {
         let outbox = Outbox::of(self.options.table.clone()).payload_max(u64::MAX);
-        let published = match &self.backend {
-            Backend::Sqlite(_) => {
-                let mut connection = self.sqlite_connection().await;
+        let published = match &mut *self.raw().await {
+            Some(Raw::Sqlite(connection)) => {
                 let mut transaction = connection.begin_with("begin immediate").await.expect("begin");
                 let published = publish_all(&mut transaction, &outbox, messages).await.expect("publish");
                 transaction.commit().await.expect("commit");
                 published
             }
-            _ => {
-                let mut connection = self.postgres_connection().await;
+            Some(Raw::Postgres(connection)) => {
                 let mut transaction = connection.begin().await.expect("begin");
                 let published = publish_all(&mut transaction, &outbox, messages).await.expect("publish");
                 transaction.commit().await.expect("commit");
                 published
             }
+            None => unreachable!("memory has its own way"),
         };
         published.into_iter().map(|published| MessageId(published.id)).collect()
     }
@@ -146,17 +163,35 @@ impl TestStore {
     pub async fn age(&self, by: Duration) {
         let ms = by.as_millis();
         const TIMES: [&str; 5] = ["available_at", "expires_at", "created_at", "delivered_at", "dead_at"];
-        match &self.backend {
-            Backend::Memory(memory) => memory.advance(by),
+        let sql = match &self.backend {
+            Backend::Memory(memory) => return memory.advance(by),
             Backend::Sqlite(_) => {
                 let sets = TIMES.map(|column| format!("{column} = {column} - {ms}")).join(", ");
-                self.sqlite_execute(&format!("update outbox set {sets}")).await;
+                format!("update outbox set {sets}")
             }
             Backend::Postgres => {
                 let sets = TIMES.map(|column| format!("{column} = {column} - interval '{ms} milliseconds'")).join(", ");
-                self.postgres_execute(&format!("update shop.outbox set {sets}")).await;
+                format!("update outbox set {sets}")
             }
+        };
+        self.execute(&sql).await.expect("age");
+    }
+
+    /// The test's own connection. Nothing in memory.
+    async fn raw(&self) -> MutexGuard<'_, Option<Raw>> {
+        let mut raw = self.raw.lock().await;
+        if raw.is_none() {
+            *raw = match &self.backend {
+                Backend::Memory(_) => None,
+                Backend::Sqlite(_) => Some(Raw::Sqlite(self.sqlite_connection().await)),
+                Backend::Postgres => {
+                    let mut connection = self.postgres_connection().await;
+                    sqlx::query("set search_path = shop").execute(&mut connection).await.expect("set the path");
+                    Some(Raw::Postgres(connection))
+                }
+            };
         }
+        raw
     }
 
     pub async fn sqlite_connection(&self) -> SqliteConnection {
@@ -171,31 +206,28 @@ impl TestStore {
 
     /// Runs one statement on the database; `outbox` in it is the table. Not in memory.
     pub async fn execute(&self, sql: &str) -> Result<u64, sqlx::Error> {
+        let query = sqlx::raw_sql(AssertSqlSafe(sql.to_string()));
+        match &mut *self.raw().await {
+            Some(Raw::Sqlite(connection)) => Ok(query.execute(connection).await?.rows_affected()),
+            Some(Raw::Postgres(connection)) => Ok(query.execute(connection).await?.rows_affected()),
+            None => unreachable!("there is no SQL in memory"),
+        }
+    }
+
+    /// Empties the outbox.
+    pub async fn clear(&self) {
         match &self.backend {
-            Backend::Sqlite(_) => {
-                let done =
-                    sqlx::query(AssertSqlSafe(sql.to_string())).execute(&mut self.sqlite_connection().await).await?;
-                Ok(done.rows_affected())
-            }
+            Backend::Memory(memory) => memory.clear(),
             _ => {
-                let mut connection = self.postgres_connection().await;
-                sqlx::query("set search_path = shop").execute(&mut connection).await?;
-                Ok(sqlx::query(AssertSqlSafe(sql.to_string())).execute(&mut connection).await?.rows_affected())
+                self.execute("delete from outbox").await.expect("clear");
+                self.execute("delete from outbox_control").await.expect("clear");
             }
         }
     }
 
-    async fn sqlite_execute(&self, sql: &str) {
-        sqlx::raw_sql(AssertSqlSafe(sql.to_string())).execute(&mut self.sqlite_connection().await).await.expect(sql);
-    }
-
-    async fn postgres_execute(&self, sql: &str) {
-        sqlx::raw_sql(AssertSqlSafe(sql.to_string())).execute(&mut self.postgres_connection().await).await.expect(sql);
-    }
-
     /// What a relay does with free slots for the one topic.
     pub async fn claim(&self, slots: u32) -> Vec<Claim> {
-        self.outbox.claim(&[lane(TOPIC, slots)], LEASE, u32::MAX).await.expect("claim")
+        self.outbox.claim(&[lane(TOPIC, slots)], LEASE, LAPSES_MAX).await.expect("claim")
     }
 
     pub async fn claim_one(&self) -> Claim {

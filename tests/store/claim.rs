@@ -4,7 +4,7 @@ use std::time::Duration;
 use outboxd_core::{Attempt, Payload};
 use outboxd_store::DueTopic;
 
-use crate::backend::{LEASE, TOPIC, TestStore, draft, ids, lane, on_every_store};
+use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, draft, ids, lane, on_every_store};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -14,6 +14,7 @@ on_every_store! {
     a_claim_hands_over_what_the_producer_wrote
     a_claimed_message_is_not_claimed_again_while_its_lease_lasts
     a_lapsed_lease_is_counted_and_replaced
+    a_claim_leaves_out_what_would_have_lost_too_many_leases
     a_payload_above_the_limit_is_not_loaded
     a_message_past_its_expiry_is_marked
     a_paused_topic_is_neither_due_nor_claimed
@@ -30,7 +31,8 @@ async fn a_claim_takes_the_oldest_due_of_each_lane_and_no_more_than_its_slots(st
     store.age(MINUTE).await;
     store.publish(vec![draft("a"), draft("b"), draft("b"), draft("c")]).await;
 
-    let claims = store.outbox.claim(&[lane("a", 2), lane("b", 1), lane("nothing", 5)], LEASE, u32::MAX).await.unwrap();
+    let claims =
+        store.outbox.claim(&[lane("a", 2), lane("b", 1), lane("nothing", 5)], LEASE, LAPSES_MAX).await.unwrap();
 
     assert_eq!(ids(&claims), older);
 }
@@ -80,6 +82,19 @@ async fn a_lapsed_lease_is_counted_and_replaced(store: TestStore) {
     assert_eq!((second.attempt, second.lapses), (Attempt(2), 1));
 }
 
+async fn a_claim_leaves_out_what_would_have_lost_too_many_leases(store: TestStore) {
+    store.publish_one(draft(TOPIC)).await;
+    store.claim_one().await;
+    store.age(LEASE).await;
+    let fresh = store.publish_one(draft(TOPIC)).await;
+
+    let careful = store.outbox.claim(&[lane(TOPIC, 5)], LEASE, 0).await.unwrap();
+    let bold = store.outbox.claim(&[lane(TOPIC, 5)], LEASE, 1).await.unwrap();
+
+    assert_eq!(ids(&careful), [fresh]);
+    assert_eq!((bold.len(), bold[0].lapses), (1, 1));
+}
+
 async fn a_payload_above_the_limit_is_not_loaded(store: TestStore) {
     let store = store.reconnect(|options| options.payload_max = 16).await;
     store.publish(vec![draft(TOPIC).payload("12345678901234567"), draft(TOPIC).payload("1234567890123456")]).await;
@@ -103,9 +118,9 @@ async fn a_paused_topic_is_neither_due_nor_claimed(store: TestStore) {
     store.admin.pause("a").await.unwrap();
 
     let due: Vec<_> = store.outbox.due_topics().await.unwrap().into_iter().map(|due| due.topic).collect();
-    let paused = store.outbox.claim(&[lane("a", 5), lane("b", 5)], LEASE, u32::MAX).await.unwrap();
+    let paused = store.outbox.claim(&[lane("a", 5), lane("b", 5)], LEASE, LAPSES_MAX).await.unwrap();
     store.admin.resume("a").await.unwrap();
-    let resumed = store.outbox.claim(&[lane("a", 5)], LEASE, u32::MAX).await.unwrap();
+    let resumed = store.outbox.claim(&[lane("a", 5)], LEASE, LAPSES_MAX).await.unwrap();
 
     assert_eq!(due, ["b"]);
     assert_eq!(paused.iter().map(|claim| claim.message.topic.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -114,7 +129,7 @@ async fn a_paused_topic_is_neither_due_nor_claimed(store: TestStore) {
 
 async fn due_topics_come_oldest_first_with_their_wait(store: TestStore) {
     store.publish(vec![draft("z"), draft("processing")]).await;
-    store.outbox.claim(&[lane("processing", 1)], MINUTE * 60, u32::MAX).await.unwrap();
+    store.outbox.claim(&[lane("processing", 1)], MINUTE * 60, LAPSES_MAX).await.unwrap();
     store.age(MINUTE).await;
     store.publish(vec![draft("a"), draft("a"), draft("z"), draft("later").delay(MINUTE)]).await;
 
@@ -138,7 +153,7 @@ async fn a_lane_without_slots_takes_nothing(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
 
     assert!(store.claim(0).await.is_empty());
-    assert!(store.outbox.claim(&[], LEASE, u32::MAX).await.unwrap().is_empty());
+    assert!(store.outbox.claim(&[], LEASE, LAPSES_MAX).await.unwrap().is_empty());
 }
 
 async fn racing_relays_never_lease_the_same_message(store: TestStore) {
@@ -150,7 +165,7 @@ async fn racing_relays_never_lease_the_same_message(store: TestStore) {
         relays.push(tokio::spawn(async move {
             let mut mine = Vec::new();
             loop {
-                let claims = relay.outbox.claim(&[lane(TOPIC, 7)], LEASE, u32::MAX).await.expect("claim");
+                let claims = relay.outbox.claim(&[lane(TOPIC, 7)], LEASE, LAPSES_MAX).await.expect("claim");
                 assert!(claims.len() <= 7);
                 if claims.is_empty() {
                     return mine;
@@ -176,7 +191,7 @@ async fn topics_may_hold_any_character(store: TestStore) {
     store.publish(topics.iter().map(|topic| draft(topic)).collect()).await;
 
     for topic in topics {
-        let claims = store.outbox.claim(&[lane(topic, 9)], LEASE, u32::MAX).await.unwrap();
+        let claims = store.outbox.claim(&[lane(topic, 9)], LEASE, LAPSES_MAX).await.unwrap();
         assert_eq!(claims.iter().map(|claim| claim.message.topic.as_str()).collect::<Vec<_>>(), [topic]);
     }
 }

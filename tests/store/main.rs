@@ -8,9 +8,17 @@ mod admin;
 mod claim;
 /// A dedup key lets one message in.
 mod dedup;
+/// Random sequences of operations: the stores answer alike.
+mod differential;
 /// Leases: renewed, lost, given back.
 mod lease;
-/// Migrations and the table's name.
+/// The table's name.
+mod names;
+/// What the statements cost.
+mod planner;
+/// Producers that race for a dedup key.
+mod races;
+/// Migrations and what the table refuses.
 mod schema;
 /// What a settle writes.
 mod settle;

@@ -46,3 +46,8 @@ pub use new_message::NewMessage;
 pub use outbox::Outbox;
 pub use outboxd_core::TableName;
 pub use publish::{Insertion, OutboxDatabase, Published, publish, publish_all};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

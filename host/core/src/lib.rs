@@ -28,6 +28,6 @@ pub use message::{Message, MessageId, Payload};
 pub use outcome::{Blame, Outcome, Reason};
 pub use policy::RetryPolicy;
 pub use table::{TableName, quoted};
-pub use text::safe_text;
+pub use text::{one_line, safe_text};
 pub use topic::TopicPattern;
 pub use transition::{State, Transition};

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use outboxd_core::safe_text;
+use outboxd_core::{one_line, safe_text};
 use outboxd_store::{HistoryEntry, MessageDetail, StoreOptions};
 
-use super::output::{moment, one_line, relative, span};
+use super::output::{moment, relative, span};
 use crate::config::Config;
 
 /// Everything about one message, as a person reads it.

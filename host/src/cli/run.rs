@@ -16,7 +16,7 @@ use super::args::{Global, RunArgs};
 use super::settings::WrongSettings;
 use super::{output, settings};
 use crate::admin::{self, Admin};
-use crate::config::{Config, MigrateMode, Overrides};
+use crate::config::{Config, MigrateMode, Overrides, Purpose};
 use crate::handler::Handlers;
 use crate::metrics::{self, Metered, MeteredHandlers, Snapshot};
 use crate::outage::Outage;
@@ -27,7 +27,7 @@ use crate::shutdown;
 
 pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
-    let config = settings::load(global, overrides)?;
+    let config = settings::load(global, overrides, Purpose::Plugins)?;
     let options = settings::store_options(&config)?;
     if args.check {
         output::line(super::message_texts::configuration(&config, &options));

@@ -10,7 +10,7 @@ use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
 
 use super::args::{Global, MigrateArgs};
 use super::output;
-use crate::config::{self, Config, Environment, Notify, Overrides, Pooler};
+use crate::config::{self, Config, Environment, Notify, Overrides, Pooler, Purpose};
 use crate::plugin::{PluginOptions, SandboxOptions};
 use crate::toml_reader::ConfigError;
 
@@ -36,7 +36,7 @@ impl fmt::Display for WrongSettings {
 impl std::error::Error for WrongSettings {}
 
 /// Reads the configuration. A file that was named must be there; `outboxd.toml` may be absent.
-pub fn load(global: &Global, mut overrides: Overrides) -> anyhow::Result<Config> {
+pub fn load(global: &Global, mut overrides: Overrides, purpose: Purpose) -> anyhow::Result<Config> {
     overrides.database = global.database.clone();
     overrides.table = global.table.clone();
     let path = global.config.clone().unwrap_or_else(|| PathBuf::from("outboxd.toml"));
@@ -46,12 +46,12 @@ pub fn load(global: &Global, mut overrides: Overrides) -> anyhow::Result<Config>
         Err(error) => return Err(WrongSettings::one(format!("cannot read {path:?}: {error}"))),
     };
     let file = text.as_deref().map(|text| (path.as_path(), text));
-    config::resolve(file, overrides, &Environment::of_process()).map_err(|errors| WrongSettings(errors).into())
+    config::resolve(file, overrides, &Environment::of_process(), purpose).map_err(|errors| WrongSettings(errors).into())
 }
 
-/// The configuration of a command that has no settings of its own.
+/// The configuration of a command that looks at the outbox.
 pub fn load_plain(global: &Global) -> anyhow::Result<Config> {
-    load(global, Overrides::default())
+    load(global, Overrides::default(), Purpose::Outbox)
 }
 
 pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {

@@ -15,7 +15,7 @@ use crate::plugin::{Ceiling, Pooling, Secrets, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 
-pub use resolve::{Environment, Overrides, resolve};
+pub use resolve::{Environment, Overrides, Purpose, resolve};
 
 /// What `outboxd.toml`, the environment and flags come to.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 
 use super::secret::{secret, secrets};
 use super::{Config, MigrateMode, Notify, Pooler, sandbox};
-use crate::plugin::{Pooling, Watch};
+use crate::plugin::{Pooling, Secrets, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 use crate::toml_reader::{ConfigError, Reader};
@@ -47,12 +47,22 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
+/// What the configuration is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Running plugins: every secret must have its value.
+    Plugins,
+    /// Looking at the outbox: secrets may be absent where a person works.
+    Outbox,
+}
+
 /// Resolves the configuration. `file` is the text of `outboxd.toml` with the name that errors show; without one, every key
 /// has its default.
 pub fn resolve(
     file: Option<(&Path, &str)>,
     overrides: Overrides,
     environment: &Environment,
+    purpose: Purpose,
 ) -> Result<Config, Vec<ConfigError>> {
     let reader = match file {
         Some((path, text)) => Reader::parse(&path.display().to_string(), text)?,
@@ -60,10 +70,9 @@ pub fn resolve(
     };
     let defaults = RelayOptions::default();
 
-    let database = overrides
-        .database
-        .or_else(|| environment.get("DATABASE_URL"))
-        .or_else(|| secret_or_string(&reader, "database", environment));
+    // Every key of the file is read, also where something stands above it: else it would count as unknown.
+    let file_database = secret_or_string(&reader, "database", environment);
+    let database = overrides.database.or_else(|| environment.get("DATABASE_URL")).or(file_database);
     let file_table = reader.string("table");
     let file_plugins = reader.string("plugins").map(PathBuf::from);
     let file_admin = reader.string("admin");
@@ -130,7 +139,13 @@ pub fn resolve(
         retention,
         ceiling: sandbox::ceiling(&sandbox_section),
         roots: sandbox::roots(&sandbox_section),
-        secrets: secrets(&reader.section("secrets"), environment),
+        secrets: match purpose {
+            Purpose::Plugins => secrets(&reader.section("secrets"), environment),
+            Purpose::Outbox => {
+                reader.skip("secrets");
+                Secrets::default()
+            }
+        },
     };
     reader.finish()?;
     Ok(config)
@@ -193,19 +208,26 @@ mod tests {
 
     fn errors(text: &str) -> Vec<String> {
         let environment = Environment::from_iter([("KEY".to_owned(), "s3cret-canary".to_owned())]);
-        match resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment) {
+        match resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment, Purpose::Plugins) {
             Ok(_) => vec![],
             Err(errors) => errors.iter().map(ToString::to_string).collect(),
         }
     }
 
     fn resolved(text: &str) -> Config {
-        resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &Environment::default()).expect("valid")
+        resolve(
+            Some((Path::new("outboxd.toml"), text)),
+            Overrides::default(),
+            &Environment::default(),
+            Purpose::Plugins,
+        )
+        .expect("valid")
     }
 
     #[test]
     fn with_no_configuration_at_all_it_is_an_sqlite_file_and_a_plugins_folder() {
-        let config = resolve(None, Overrides::default(), &Environment::default()).expect("defaults are valid");
+        let config =
+            resolve(None, Overrides::default(), &Environment::default(), Purpose::Plugins).expect("defaults are valid");
 
         assert_eq!(config.database, "sqlite:outbox.db");
         assert_eq!(config.table, "outbox");
@@ -232,8 +254,8 @@ mod tests {
         let environment = Environment::from_iter([("DATABASE_URL".to_owned(), "sqlite:environment.db".to_owned())]);
         let flag = Overrides { database: Some("sqlite:flag.db".into()), ..Overrides::default() };
 
-        let by_flag = resolve(file, flag, &environment).expect("valid");
-        let by_environment = resolve(file, Overrides::default(), &environment).expect("valid");
+        let by_flag = resolve(file, flag, &environment, Purpose::Plugins).expect("valid");
+        let by_environment = resolve(file, Overrides::default(), &environment, Purpose::Plugins).expect("valid");
 
         assert_eq!(by_flag.database, "sqlite:flag.db");
         assert_eq!(by_environment.database, "sqlite:environment.db");
@@ -254,7 +276,8 @@ mod tests {
         let text = "admin_token = { env = \"KEY\" }\n[secrets]\nSHOP_KEY = { env = \"KEY\" }\n";
 
         let config =
-            resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment).expect("valid");
+            resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment, Purpose::Plugins)
+                .expect("valid");
 
         assert!(!format!("{config:?}").contains("s3cret-canary"));
     }
@@ -271,5 +294,16 @@ mod tests {
         let config = resolved("[retention]\ndelivered = \"0s\"\ndead = \"never\"\n");
 
         assert_eq!(config.retention, Retention { delivered: Some(Duration::ZERO), dead: None });
+    }
+
+    #[test]
+    fn who_only_looks_at_the_outbox_needs_no_secrets() {
+        let file = Some((Path::new("outboxd.toml"), "[secrets]\nSHOP_KEY = { env = \"MISSING\" }\n"));
+
+        let looking = resolve(file, Overrides::default(), &Environment::default(), Purpose::Outbox);
+        let running = resolve(file, Overrides::default(), &Environment::default(), Purpose::Plugins);
+
+        assert!(looking.is_ok());
+        assert!(running.is_err());
     }
 }

@@ -19,6 +19,10 @@ pub mod egress;
 mod engine;
 mod folder;
 mod grants;
+#[cfg(test)]
+#[path = "../../../tests/sandbox/guest.rs"]
+#[allow(dead_code, reason = "what the black-box tests need and the tests in here do not")]
+mod guest;
 mod host;
 mod instance;
 mod limits;
@@ -28,6 +32,7 @@ mod outcome;
 mod output;
 mod redact;
 mod registry;
+mod reuse;
 mod sandbox;
 mod secrets;
 mod state;

@@ -2,11 +2,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
 use wasmtime_wasi_config::WasiConfig;
 
 use super::bindings::HostSide;
+use super::cpu::Turns;
 use super::egress::{Connector, Egress, Resolve, SystemResolver, TlsRoots, client_config};
 use super::engine::{Pooling, guest_engine};
 use super::grants::Grants;
@@ -62,6 +64,9 @@ pub(crate) struct Sandbox {
     refused_addresses: Vec<SocketAddr>,
     resolver: Arc<dyn Resolve>,
     tls: Arc<rustls::ClientConfig>,
+    pub(crate) turns: Turns,
+    /// How many instances may lie idle between two messages, over all plugins.
+    pub(crate) idle: Arc<Semaphore>,
     guests: Option<Runtime>,
 }
 
@@ -69,13 +74,12 @@ impl Sandbox {
     pub(crate) fn new(options: SandboxOptions) -> Result<Sandbox, String> {
         let engine = guest_engine(options.pooling, options.slots).map_err(|error| format!("no sandbox: {error:#}"))?;
         let link = |profile| linker(&engine, profile).map_err(|error| format!("no sandbox: {error:#}"));
-        let mut runtime = Builder::new_multi_thread();
-        if let Some(threads) = options.threads {
-            runtime.worker_threads(threads.max(1));
-        }
+        let cores = || std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        let threads = options.threads.unwrap_or_else(cores).max(1);
         // A guest holds its thread for a tick, so the default of 61 polls between two looks at the clock and the network
         // would be most of a second.
-        let guests = runtime
+        let guests = Builder::new_multi_thread()
+            .worker_threads(threads)
             .thread_name("guests")
             .enable_all()
             .event_interval(4)
@@ -91,6 +95,8 @@ impl Sandbox {
             refused_addresses: options.refused_addresses,
             resolver: options.resolver,
             tls: client_config(&options.roots)?,
+            turns: Turns::new(threads),
+            idle: Arc::new(Semaphore::new(options.slots)),
             guests: Some(guests),
             engine,
         })

@@ -129,6 +129,13 @@ impl MemoryStore {
         id
     }
 
+    /// Forgets all messages and pauses.
+    pub fn clear(&self) {
+        let mut table = self.table();
+        table.rows.clear();
+        table.paused.clear();
+    }
+
     /// Moves the clock ahead by itself, as if the database's clock had jumped.
     pub fn advance(&self, by: Duration) {
         self.table().ahead += by;

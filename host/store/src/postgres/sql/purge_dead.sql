@@ -5,7 +5,7 @@ where m.id = any (array(
     from {table} as o
     where o.state = 'dead'
         and o.dead_at <= now() - $1 * interval '1 millisecond'
-    order by o.dead_at
+    order by o.dead_at, o.id
     limit $2
     for update skip locked
 ))

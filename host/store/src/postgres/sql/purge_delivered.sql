@@ -5,7 +5,7 @@ where m.id = any (array(
     from {table} as o
     where o.state = 'delivered'
         and o.delivered_at <= now() - $1 * interval '1 millisecond'
-    order by o.delivered_at
+    order by o.delivered_at, o.id
     limit $2
     for update skip locked
 ))

@@ -5,6 +5,6 @@ where m.id in (
     from {table} as o
     where o.state = 'dead'
         and o.dead_at <= cast(round(unixepoch('now', 'subsec') * 1000) as integer) - ?1
-    order by o.dead_at
+    order by o.dead_at, o.id
     limit ?2
 )

@@ -5,6 +5,6 @@ where m.id in (
     from {table} as o
     where o.state = 'delivered'
         and o.delivered_at <= cast(round(unixepoch('now', 'subsec') * 1000) as integer) - ?1
-    order by o.delivered_at
+    order by o.delivered_at, o.id
     limit ?2
 )

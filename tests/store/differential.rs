@@ -1,0 +1,353 @@
+//! The three stores are one: random sequences of operations give the same answers on each.
+//!
+//! What a store makes up itself is compared by number: messages in the order of their publishing, leases in the order of
+//! their claims. Times are whole minutes, and a second passes after each operation, so that no order hangs on a millisecond.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use outboxd_core::{AttemptRecord, Held, LeaseStatus, MessageId, Reason, Settlement, State, Transition};
+use outboxd_store::{Finished, MessageFilter, Selection};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use crate::backend::{TestStore, draft, lane};
+
+const TOPICS: [&str; 3] = ["a", "b", "b.c"];
+const OPERATIONS_MAX: usize = 30;
+
+/// As many sequences as fit; `OUTBOXD_DIFFERENTIAL_SECONDS` makes a long run of it.
+const SECONDS: u64 = 40;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Publish { topic: usize, count: usize, delay: u32, expires: Option<u32>, dedup: Option<u8> },
+    Claim { lanes: Vec<(usize, u32)>, lease: u32, lapses_max: u32 },
+    Renew { leases: Vec<usize>, lease: u32 },
+    Settle { leases: Vec<usize>, results: Vec<Settled> },
+    Release { leases: Vec<usize>, after: u32 },
+    Pass { minutes: u32 },
+    Redrive { topic: Option<usize>, reason: Option<Reason>, limit: u32, spacing: u32 },
+    RedriveIds { messages: Vec<usize>, limit: u32 },
+    Discard { messages: Vec<usize> },
+    RetryNow { messages: Vec<usize> },
+    Purge { state: Finished, older_than: u32, limit: u32 },
+    Pause { topic: usize },
+    Resume { topic: usize },
+    Look { state: Option<State>, topic: Option<usize>, limit: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Settled {
+    Delivered,
+    Retry(u32),
+    Dead(Reason),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let topic = 0..TOPICS.len();
+    let some = |most: usize| prop::collection::vec(any::<usize>(), 1..=most);
+    let reason = prop::sample::select(vec![Reason::Cancelled, Reason::Trap, Reason::Expired]);
+    let settled = prop_oneof![
+        3 => Just(Settled::Delivered),
+        2 => (0u32..3).prop_map(Settled::Retry),
+        2 => reason.clone().prop_map(Settled::Dead),
+    ];
+    prop_oneof![
+        6 => (topic.clone(), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
+            |(topic, count, delay, expires, dedup)| Operation::Publish { topic, count, delay, expires, dedup }
+        ),
+        8 => (prop::collection::vec((topic.clone(), 0u32..4), 1..=3), 1u32..4, prop_oneof![1 => 0u32..3, 4 => Just(u32::MAX)])
+            .prop_map(|(lanes, lease, lapses_max)| Operation::Claim { lanes, lease, lapses_max }),
+        2 => (some(3), 1u32..4).prop_map(|(leases, lease)| Operation::Renew { leases, lease }),
+        6 => (some(4), prop::collection::vec(settled, 4))
+            .prop_map(|(leases, results)| Operation::Settle { leases, results }),
+        3 => (some(3), 0u32..3).prop_map(|(leases, after)| Operation::Release { leases, after }),
+        4 => (1u32..4).prop_map(|minutes| Operation::Pass { minutes }),
+        2 => (prop::option::of(topic.clone()), prop::option::of(reason), 1u32..4, 0u32..3)
+            .prop_map(|(topic, reason, limit, spacing)| Operation::Redrive { topic, reason, limit, spacing }),
+        1 => (some(4), 1u32..4).prop_map(|(messages, limit)| Operation::RedriveIds { messages, limit }),
+        1 => some(3).prop_map(|messages| Operation::Discard { messages }),
+        1 => some(3).prop_map(|messages| Operation::RetryNow { messages }),
+        1 => (prop::sample::select(vec![Finished::Delivered, Finished::Dead]), 0u32..4, 1u32..4)
+            .prop_map(|(state, older_than, limit)| Operation::Purge { state, older_than, limit }),
+        1 => topic.clone().prop_map(|topic| Operation::Pause { topic }),
+        1 => topic.clone().prop_map(|topic| Operation::Resume { topic }),
+        2 => (prop::option::of(prop::sample::select(State::ALL.to_vec())), prop::option::of(topic), 1u32..9)
+            .prop_map(|(state, topic, limit)| Operation::Look { state, topic, limit }),
+    ]
+}
+
+/// One store, and the names its messages and leases go by.
+struct Run {
+    store: TestStore,
+    messages: Vec<MessageId>,
+    leases: Vec<Held>,
+}
+
+fn minutes(minutes: u32) -> Duration {
+    Duration::from_secs(60) * minutes
+}
+
+impl Run {
+    fn new(store: TestStore) -> Self {
+        Run { store, messages: Vec::new(), leases: Vec::new() }
+    }
+
+    async fn begin(&mut self) {
+        self.store.clear().await;
+        self.messages.clear();
+        self.leases.clear();
+    }
+
+    /// Does it, and answers what the store said, in names that all stores share.
+    async fn perform(&mut self, operation: &Operation) -> String {
+        let (outbox, admin) = (self.store.outbox.clone(), self.store.admin.clone());
+        let answer = match operation {
+            Operation::Publish { topic, count, delay, expires, dedup } => {
+                let mut draft = draft(TOPICS[*topic]).delay(minutes(*delay)).payload("[1, 2]");
+                if let Some(expires) = expires {
+                    draft = draft.expires(minutes(*expires));
+                }
+                if let Some(dedup) = dedup {
+                    draft = draft.dedup_key(&dedup.to_string());
+                }
+                let published = self.store.publish(vec![draft; *count]).await;
+                format!("{:?}", published.into_iter().map(|id| self.number(id)).collect::<Vec<_>>())
+            }
+            Operation::Claim { lanes, lease, lapses_max } => {
+                // A topic stands in one lane.
+                let lanes: BTreeMap<_, _> = lanes.iter().copied().collect();
+                let lanes: Vec<_> = lanes.into_iter().map(|(topic, slots)| lane(TOPICS[topic], slots)).collect();
+                let claims = outbox.claim(&lanes, minutes(*lease), *lapses_max).await.expect("claim");
+                let mut told = Vec::new();
+                for claim in claims {
+                    let message = self.number(claim.message.id);
+                    self.leases.push(Held { id: claim.message.id, lease_id: claim.lease_id });
+                    told.push((
+                        message,
+                        claim.message.topic,
+                        claim.attempt,
+                        claim.lapses,
+                        claim.expired,
+                        claim.message.payload,
+                    ));
+                }
+                format!("{told:?}")
+            }
+            Operation::Renew { leases, lease } => {
+                let held = self.held(leases);
+                format!("{:?}", outbox.renew(&held, minutes(*lease)).await.expect("renew"))
+            }
+            Operation::Settle { leases, results } => {
+                let settlements: Vec<_> = self
+                    .held(leases)
+                    .into_iter()
+                    .zip(results)
+                    .map(|(held, result)| {
+                        settlement(
+                            held,
+                            match *result {
+                                Settled::Delivered => Transition::Delivered,
+                                Settled::Retry(after) => Transition::Pending {
+                                    after: minutes(after),
+                                    reason: Reason::Retry,
+                                    error: "again".into(),
+                                },
+                                Settled::Dead(reason) => Transition::Dead { reason, error: format!("{reason}!") },
+                            },
+                        )
+                    })
+                    .collect();
+                format!("{:?}", outbox.settle(&settlements).await.expect("settle"))
+            }
+            Operation::Release { leases, after } => {
+                let after = minutes(*after);
+                let released: Vec<_> = self
+                    .held(leases)
+                    .into_iter()
+                    .map(|held| {
+                        let error = "stopping".into();
+                        settlement(held, Transition::Released { after, reason: Reason::Interrupted, error })
+                    })
+                    .collect();
+                format!("{:?}", outbox.release(&released).await.expect("release"))
+            }
+            Operation::Pass { minutes: passed } => {
+                self.store.age(minutes(*passed)).await;
+                String::new()
+            }
+            Operation::Redrive { topic, reason, limit, spacing } => {
+                let selection = Selection::Matching { topic: topic.map(|topic| TOPICS[topic].into()), reason: *reason };
+                format!(
+                    "{:?}",
+                    admin.redrive(&selection, *limit, Duration::ZERO, minutes(*spacing)).await.expect("redrive")
+                )
+            }
+            Operation::RedriveIds { messages, limit } => {
+                let selection = Selection::Ids(self.chosen(messages));
+                format!(
+                    "{:?}",
+                    admin.redrive(&selection, *limit, Duration::ZERO, Duration::ZERO).await.expect("redrive")
+                )
+            }
+            Operation::Discard { messages } => {
+                format!("{:?}", admin.discard(&self.chosen(messages)).await.expect("discard"))
+            }
+            Operation::RetryNow { messages } => {
+                format!("{:?}", admin.retry_now(&self.chosen(messages)).await.expect("retry now"))
+            }
+            Operation::Purge { state, older_than, limit } => {
+                format!("{:?}", admin.purge(*state, minutes(*older_than), *limit).await.expect("purge"))
+            }
+            Operation::Pause { topic } => format!("{:?}", admin.pause(TOPICS[*topic]).await.expect("pause")),
+            Operation::Resume { topic } => format!("{:?}", admin.resume(TOPICS[*topic]).await.expect("resume")),
+            Operation::Look { state, topic, limit } => self.look(*state, *topic, *limit).await,
+        };
+        // One update of all rows costs less than it seems: a sequence has a few dozen.
+        self.store.age(Duration::from_secs(1)).await;
+        answer
+    }
+
+    async fn look(&mut self, state: Option<State>, topic: Option<usize>, limit: u32) -> String {
+        let due = self.store.outbox.due_topics().await.expect("due topics");
+        let due: Vec<_> = due.into_iter().map(|due| due.topic).collect();
+        let stats = self.store.admin.stats().await.expect("stats");
+        let stats: Vec<_> = stats
+            .into_iter()
+            .map(|mut topic| {
+                topic.oldest_due_ms = topic.oldest_due_ms.map(|waited| waited / 60_000);
+                topic
+            })
+            .collect();
+        let filter = MessageFilter { state, topic: topic.map(|topic| TOPICS[topic].into()), reason: None };
+        let listed = self.store.admin.list(&filter, None, limit).await.expect("list");
+        let listed: Vec<_> =
+            listed.iter().map(|message| self.number(MessageId(message.id.parse().expect("an id")))).collect();
+        format!("{due:?} {stats:?} {listed:?}")
+    }
+
+    /// Everything that is in the table, without the times themselves.
+    async fn table(&mut self) -> String {
+        let mut rows = Vec::new();
+        for (number, id) in self.messages.clone().into_iter().enumerate() {
+            let Some(shown) = self.store.admin.show(id).await.expect("show") else { continue };
+            let row = shown.summary;
+            let times = (row.expires_at_ms.is_some(), row.delivered_at_ms.is_some(), row.dead_at_ms.is_some());
+            let history: Vec<_> = shown
+                .history
+                .into_iter()
+                .map(|entry| (entry.attempt, entry.took_ms, entry.result, entry.reason, entry.error))
+                .collect();
+            rows.push(format!(
+                "{number} {} {} {} {} {:?} {:?} {times:?} {:?} {history:?}",
+                row.topic, row.state, row.attempts, row.lapses, row.reason, row.last_error, shown.dedup_key
+            ));
+        }
+        rows.join("\n")
+    }
+
+    /// A message's place in the order of publishing.
+    fn number(&mut self, id: MessageId) -> usize {
+        self.messages.iter().position(|known| *known == id).unwrap_or_else(|| {
+            self.messages.push(id);
+            self.messages.len() - 1
+        })
+    }
+
+    fn chosen(&self, messages: &[usize]) -> Vec<MessageId> {
+        if self.messages.is_empty() {
+            return Vec::new();
+        }
+        messages.iter().map(|number| self.messages[number % self.messages.len()]).collect()
+    }
+
+    /// Leases old and new, each message once: the latest few more often.
+    fn held(&self, leases: &[usize]) -> Vec<Held> {
+        if self.leases.is_empty() {
+            return Vec::new();
+        }
+        let mut chosen: Vec<Held> = Vec::new();
+        for number in leases {
+            let window = if number % 4 == 0 { self.leases.len() } else { self.leases.len().min(4) };
+            let held = self.leases[self.leases.len() - 1 - (number / 4) % window];
+            if !chosen.iter().any(|other| other.id == held.id) {
+                chosen.push(held);
+            }
+        }
+        chosen
+    }
+}
+
+fn settlement(held: Held, transition: Transition) -> Settlement {
+    let record = AttemptRecord {
+        attempt: outboxd_core::Attempt(1),
+        took: Duration::from_millis(5),
+        http_status: None,
+        response_excerpt: None,
+        digest: None,
+    };
+    Settlement { id: held.id, lease_id: held.lease_id, transition, record }
+}
+
+#[test]
+fn memory_sqlite_and_postgres_answer_alike() {
+    let seconds =
+        std::env::var("OUTBOXD_DIFFERENTIAL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    let runs = RefCell::new(runtime.block_on(async {
+        [TestStore::memory().await, TestStore::sqlite().await, TestStore::postgres().await].map(Run::new)
+    }));
+    let names = ["memory", "SQLite", "PostgreSQL"];
+    let config = Config { cases: u32::MAX, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
+    let strategy = prop::collection::vec(operation(), 1..=OPERATIONS_MAX);
+    let mut runner = TestRunner::new(config);
+    let mut sequences = 0u32;
+    let fenced = Cell::new(0u32);
+    while Instant::now() < deadline {
+        // One case at a time, so that the deadline holds; a failure is shrunk by the runner as usual.
+        let mut once = TestRunner::new_with_rng(Config { cases: 1, ..runner.config().clone() }, runner.new_rng());
+        let result = once.run(&strategy, |operations| {
+            let runs = &mut *runs.borrow_mut();
+            runtime.block_on(async {
+                for run in runs.iter_mut() {
+                    run.begin().await;
+                }
+                for (step, operation) in operations.iter().enumerate() {
+                    let mut answers = Vec::new();
+                    for run in runs.iter_mut() {
+                        answers.push(run.perform(operation).await);
+                    }
+                    compare(&names, &answers, &format!("step {step}, {operation:?}"))?;
+                    let lost = answers[0].contains(&format!("{:?}", LeaseStatus::Lost));
+                    fenced.set(fenced.get() + u32::from(lost));
+                }
+                let mut tables = Vec::new();
+                for run in runs.iter_mut() {
+                    tables.push(run.table().await);
+                }
+                compare(&names, &tables, "the table at the end")
+            })
+        });
+        if let Err(failure) = result {
+            panic!("after {sequences} sequences: {failure}");
+        }
+        sequences += 1;
+    }
+    println!(
+        "{sequences} sequences of up to {OPERATIONS_MAX} operations, {} operations with a lost lease",
+        fenced.get()
+    );
+    assert!(fenced.get() > 0, "the generator never made a lost lease");
+}
+
+fn compare(names: &[&str], answers: &[String], at: &str) -> Result<(), TestCaseError> {
+    for (name, answer) in names.iter().zip(answers).skip(1) {
+        if *answer != answers[0] {
+            return Err(TestCaseError::fail(format!("{at}:\n{}: {}\n{name}: {answer}", names[0], answers[0])));
+        }
+    }
+    Ok(())
+}

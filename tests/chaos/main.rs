@@ -6,12 +6,21 @@
 
 mod checker;
 mod faults;
+mod ledger;
 mod nemesis;
 mod producer;
+mod round;
 mod seed;
 mod sink;
 mod stage;
 mod truth;
 
+<<<<<<< HEAD
+mod poison;
+mod postgres;
+mod promptness;
+mod sqlite;
+=======
 mod postgres;
 mod round;
+>>>>>>> main

@@ -11,6 +11,7 @@ use outboxd_test_support::proxy::{Fashion, Proxy};
 use sqlx::{Connection, PgConnection};
 
 use crate::faults::{FaultLog, Kind};
+use crate::round::block_on;
 use crate::seed::Seed;
 use crate::stage::{LEASE, Relay};
 
@@ -176,6 +177,5 @@ fn terminate_backends(server: &TestPostgres) {
         sqlx::query(TERMINATE).execute(&mut connection).await?;
         connection.close().await
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(terminate).expect("the server terminates its backends");
+    block_on(terminate).expect("the server terminates its backends");
 }

@@ -9,7 +9,7 @@ use outboxd_test_support::proxy::Proxy;
 use crate::checker::Cause;
 use crate::faults::Kind;
 use crate::nemesis::{Curfew, Numbers, harass_database, harass_relay};
-use crate::round::{Market, alone, demand, report};
+use crate::round::{Market, Round, alone};
 use crate::seed::Seed;
 use crate::stage::{CONCURRENCY, Lapses, Stage};
 
@@ -45,18 +45,17 @@ fn duplicates_max(cause: Cause) -> usize {
 #[test]
 fn nothing_is_lost_when_relays_and_database_are_killed() {
     let _alone = alone();
-    storm(&KILLS, Seed::of_run());
+    Round::repeat("postgres", |seed| storm(&KILLS, seed));
 }
 
 #[test]
 fn nothing_is_lost_when_the_network_fails() {
     let _alone = alone();
-    storm(&NETWORK, Seed::of_run());
+    Round::repeat("network", |seed| storm(&NETWORK, seed));
 }
 
 /// Relays and producers reach the server through the proxy.
-fn storm(numbers: &Numbers, seed: Seed) {
-    println!("OUTBOXD_CHAOS_SEED={}", seed.0);
+fn storm(numbers: &Numbers, seed: Seed) -> Round {
     let server = TestPostgres::start();
     let proxy = Proxy::before_postgres(server.socket_folder());
     let stage = Stage::new(Some(server.url()), Lapses::Many, THINK_MAX);
@@ -73,9 +72,7 @@ fn storm(numbers: &Numbers, seed: Seed) {
         }
         scope.spawn(|| harass_database(&server, &proxy, &stage.faults, numbers, seed, curfew));
     });
-    let took = began.elapsed();
-    let (verdict, drained) = market.reckon(&stage);
-    let report = report(&stage, &verdict, seed, took, drained);
+    let round = market.reckon(&stage, seed, began.elapsed());
     drop(relays);
-    demand(stage, &verdict, &report, duplicates_max);
+    round.judged(stage, duplicates_max)
 }

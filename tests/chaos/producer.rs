@@ -143,12 +143,12 @@ impl Producer {
         DB::Arguments: IntoArguments<DB>,
     {
         let mut transaction = connection.begin().await?;
-        let id = self.order::<DB>(&mut transaction).await?;
+        let id = order::<DB>(&mut transaction, &self.outbox).await?;
         sale.kept.push(id);
         if let End::Savepoint = end {
             sqlx::query("savepoint second").execute(&mut *transaction).await?;
             // Before the insert is answered its id is not known: what is lost here cannot be told from what never was.
-            sale.undone.push(self.order::<DB>(&mut transaction).await?);
+            sale.undone.push(order::<DB>(&mut transaction, &self.outbox).await?);
             sqlx::query("rollback to savepoint second").execute(&mut *transaction).await?;
         }
         match end {
@@ -162,19 +162,37 @@ impl Producer {
         }
         Ok(())
     }
+}
 
-    /// The message and the row it tells about.
-    async fn order<DB: Market>(&self, transaction: &mut Transaction<'_, DB>) -> Result<Uuid, PublishError>
-    where
-        for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-        for<'q> String: Encode<'q, DB> + Type<DB>,
-        DB::Arguments: IntoArguments<DB>,
-    {
-        let message = NewMessage::from_json(TOPIC, r#"{"article":"lamp","price":42.50}"#);
-        let published = publish(transaction, &self.outbox, message).await?;
-        sqlx::query(DB::INSERT_ORDER).bind(published.id.to_string()).execute(&mut **transaction).await?;
-        Ok(published.id)
+/// Sells `count` times at once, in one transaction, and answers the messages' ids.
+pub async fn sell_at_once<DB: Market>(url: &str, count: usize) -> Vec<Uuid>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    for<'q> String: Encode<'q, DB> + Type<DB>,
+    DB::Arguments: IntoArguments<DB>,
+{
+    let mut connection = DB::Connection::connect(url).await.expect("connect");
+    let mut transaction = connection.begin().await.expect("begin");
+    let mut ids = Vec::with_capacity(count);
+    for _ in 0..count {
+        ids.push(order::<DB>(&mut transaction, &Outbox::default()).await.expect("publish"));
     }
+    transaction.commit().await.expect("commit");
+    connection.close().await.expect("close");
+    ids
+}
+
+/// The message and the row it tells about.
+async fn order<DB: Market>(transaction: &mut Transaction<'_, DB>, outbox: &Outbox) -> Result<Uuid, PublishError>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+    for<'q> String: Encode<'q, DB> + Type<DB>,
+    DB::Arguments: IntoArguments<DB>,
+{
+    let message = NewMessage::from_json(TOPIC, r#"{"article":"lamp","price":42.50}"#);
+    let published = publish(transaction, outbox, message).await?;
+    sqlx::query(DB::INSERT_ORDER).bind(published.id.to_string()).execute(&mut **transaction).await?;
+    Ok(published.id)
 }
 
 /// What is known of a transaction while it runs.

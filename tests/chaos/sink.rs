@@ -1,6 +1,6 @@
 //! The target: it writes down every delivery and syncs it to disk before it answers. What it has not kept, it has not seen.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use axum::Router;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use fastrand::Rng;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -63,6 +64,8 @@ struct Shared {
 struct Seen {
     deliveries: Vec<Delivery>,
     taken: HashSet<Uuid>,
+    /// How often each came.
+    times: HashMap<Uuid, u64>,
 }
 
 impl Sink {
@@ -103,8 +106,20 @@ impl Sink {
         lock(&self.shared.seen).deliveries.clone()
     }
 
-    pub fn has_taken(&self, id: &Uuid) -> bool {
-        lock(&self.shared.seen).taken.contains(id)
+    /// The messages that a process has sent and got no answer for.
+    pub fn unanswered(&self, incarnation: u32) -> Vec<Uuid> {
+        let is_open = |delivery: &&Delivery| delivery.incarnation == incarnation && delivery.answered.is_none();
+        lock(&self.shared.seen).deliveries.iter().filter(is_open).map(|delivery| delivery.id).collect()
+    }
+
+    /// The first delivery since `since` that `matches`.
+    pub fn first_since(&self, since: SystemTime, matches: impl Fn(&Delivery) -> bool) -> Option<SystemTime> {
+        let seen = lock(&self.shared.seen);
+        seen.deliveries
+            .iter()
+            .filter(|delivery| delivery.at >= since && matches(delivery))
+            .map(|delivery| delivery.at)
+            .min()
     }
 
     pub fn taken_counter(&self) -> TakenCounter {
@@ -141,16 +156,18 @@ async fn receive(
     if reaction == Reaction::Hang {
         std::future::pending::<()>().await;
     }
-    // Drawn from the id, so that a replay draws the same: its last bytes are random.
-    let drawn = id.as_u128() as u64 ^ u64::from(incarnation);
-    let taken = drawn % 100 >= REFUSED_PERCENT;
-    let index = {
+    let (index, taken, drawn) = {
         let mut seen = lock(&shared.seen);
+        let earlier = seen.times.entry(id).or_default();
+        *earlier += 1;
+        // The last bytes of an id are random; each time it comes it is drawn for anew.
+        let drawn = Rng::with_seed(id.as_u128() as u64 ^ *earlier).u64(..);
+        let taken = drawn % 100 >= REFUSED_PERCENT;
         seen.deliveries.push(Delivery { id, incarnation, at, answered: None, taken });
         if taken {
             seen.taken.insert(id);
         }
-        seen.deliveries.len() - 1
+        (seen.deliveries.len() - 1, taken, drawn)
     };
     let (written, is_written) = oneshot::channel();
     let _ = shared.writer.send((format!("{},{id},{incarnation},{taken}\n", milliseconds(at)), written));

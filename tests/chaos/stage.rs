@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outboxd_test_support::process::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Starter, send_signal};
@@ -35,16 +35,29 @@ pub enum Lapses {
     Many,
 }
 
+/// The process ids of relays, by incarnation.
+#[derive(Default)]
+pub struct Pids(Mutex<Vec<u32>>);
+
+impl Pids {
+    pub fn of(&self, incarnation: u32) -> Option<u32> {
+        self.lock().get(incarnation as usize).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Where everything of one run is.
 pub struct Stage {
     dir: TempDir,
     database: String,
     lapses: Lapses,
     pub sink: Sink,
-    pub faults: FaultLog,
+    pub faults: Arc<FaultLog>,
     starter: Starter,
-    /// The processes so far, by incarnation. A number's index is the incarnation, its value the process id.
-    pids: Mutex<Vec<u32>>,
+    pids: Arc<Pids>,
     relays: AtomicU32,
 }
 
@@ -59,9 +72,9 @@ impl Stage {
             database,
             lapses,
             sink,
-            faults: FaultLog::default(),
+            faults: Arc::default(),
             starter: Starter::new(),
-            pids: Mutex::default(),
+            pids: Arc::default(),
             relays: AtomicU32::new(0),
         };
         let migrated = stage.command(stage.path()).arg("migrate").status().expect("outboxd starts");
@@ -77,14 +90,9 @@ impl Stage {
         self.dir.path()
     }
 
-    /// The process id of an incarnation.
-    pub fn pid(&self, incarnation: u32) -> Option<u32> {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner).get(incarnation as usize).copied()
-    }
-
-    /// How many relay processes there have been.
-    pub fn incarnations(&self) -> usize {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner).len()
+    /// The relay processes so far.
+    pub fn pids(&self) -> Arc<Pids> {
+        self.pids.clone()
     }
 
     /// A relay that reaches the database by `database`, not started yet.
@@ -150,7 +158,7 @@ pub struct Relay<'s> {
 impl Relay<'_> {
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "relay {} runs", self.number);
-        let mut pids = self.stage.pids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pids = self.stage.pids.lock();
         self.incarnation = u32::try_from(pids.len()).expect("fewer processes");
         let manifest = format!(
             "topics = [{TOPIC:?}]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
@@ -202,9 +210,12 @@ impl Relay<'_> {
         status.expect("it left")
     }
 
-    /// Whether the process ended without being asked to.
-    pub fn has_ended(&mut self) -> bool {
-        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    /// Starts it again where the process has ended, as a supervisor would.
+    pub fn revive(&mut self) {
+        if self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None))) {
+            self.child = None;
+            self.start();
+        }
     }
 
     pub fn incarnation(&self) -> u32 {

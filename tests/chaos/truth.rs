@@ -62,6 +62,20 @@ pub async fn unfinished(url: &str) -> Result<i64, sqlx::Error> {
     }
 }
 
+/// The state of one message; "away" while the database is.
+pub async fn state(url: &str, id: Uuid) -> String {
+    const STATE: &str = "select state from outbox where id::text = $1";
+    const SQLITE_STATE: &str = "select state from outbox where id = ?1";
+    let state = if url.starts_with("sqlite") {
+        let Ok(mut connection) = SqliteConnection::connect(url).await else { return "away".into() };
+        sqlx::query_scalar(SQLITE_STATE).bind(id.to_string()).fetch_one(&mut connection).await
+    } else {
+        let Ok(mut connection) = PgConnection::connect(url).await else { return "away".into() };
+        sqlx::query_scalar(STATE).bind(id.to_string()).fetch_one(&mut connection).await
+    };
+    state.unwrap_or_else(|_| "away".into())
+}
+
 pub async fn read(url: &str) -> Truth {
     let (orders, rows): (Vec<String>, Vec<Columns>) = if url.starts_with("sqlite") {
         let mut connection = SqliteConnection::connect(url).await.expect("connect");

@@ -15,12 +15,7 @@ mod sink;
 mod stage;
 mod truth;
 
-<<<<<<< HEAD
 mod poison;
 mod postgres;
 mod promptness;
 mod sqlite;
-=======
-mod postgres;
-mod round;
->>>>>>> main

@@ -33,20 +33,23 @@ async fn what_the_child_says_is_wrong_is_said() {
     assert!(error.starts_with("it cannot be compiled: "), "{error}");
 }
 
-/// One function whose compilation takes a long time and much memory: many values, all alive until the end.
+/// Functions whose compilation takes a long time and much memory: many values, all alive until the end.
 fn bomb() -> Vec<u8> {
     const VALUES: usize = 40_000;
-    let mut text = String::from("(component (core module (func (param i64) (result i64)\n");
-    writeln!(text, "(local {})", "i64 ".repeat(VALUES)).unwrap();
-    for n in 1..=VALUES {
-        writeln!(text, "(local.set {n} (i64.mul (local.get {}) (i64.add (local.get 0) (i64.const {n}))))", n - 1)
-            .unwrap();
+    let mut text = String::from("(component (core module\n");
+    for _ in 0..6 {
+        writeln!(text, "(func (param i64) (result i64) (local {})", "i64 ".repeat(VALUES)).unwrap();
+        for n in 1..=VALUES {
+            writeln!(text, "(local.set {n} (i64.mul (local.get {}) (i64.add (local.get 0) (i64.const {n}))))", n - 1)
+                .unwrap();
+        }
+        text.push_str("(local.get 0)\n");
+        for n in 1..=VALUES {
+            writeln!(text, "(local.get {n}) i64.xor").unwrap();
+        }
+        text.push_str(")\n");
     }
-    text.push_str("(local.get 0)\n");
-    for n in 1..=VALUES {
-        writeln!(text, "(local.get {n}) i64.xor").unwrap();
-    }
-    text.push_str(")))");
+    text.push_str("))");
     wat::parse_str(text).unwrap()
 }
 

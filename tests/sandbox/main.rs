@@ -20,6 +20,8 @@ mod limits;
 mod outcomes;
 /// What lies in the folder, and what serves.
 mod reload;
+/// A new version beside the old one.
+mod rollout;
 /// Signing and placeholders.
 mod secrets;
 mod server;

@@ -142,6 +142,15 @@ impl Cache {
         fs::remove_file(self.good(folder, name)).ok();
     }
 
+    /// Remembers that a version was sent back, so that a restart does not begin with it.
+    pub(crate) fn mark_bad(&self, folder: &Path, name: &str, digest: &str) -> io::Result<()> {
+        write_aside(&self.good(folder, name).with_extension("bad"), digest.as_bytes())
+    }
+
+    pub(crate) fn is_bad(&self, folder: &Path, name: &str, digest: &str) -> bool {
+        fs::read(self.good(folder, name).with_extension("bad")).is_ok_and(|marked| marked == digest.as_bytes())
+    }
+
     /// Folders may share a cache, and names are only unique in one folder.
     fn good(&self, folder: &Path, name: &str) -> PathBuf {
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.into());

@@ -12,7 +12,8 @@ use super::component::check_kind;
 use super::folder::{Content, Look, Stamps, look};
 use super::grants::Ceiling;
 use super::manifest::Manifest;
-use super::registry::{Plugin, PluginSet, Registry};
+use super::registry::{Canary, Plugin, PluginSet, Registry};
+use super::rollout::Trial;
 use super::sandbox::Sandbox;
 use super::version::Version;
 
@@ -118,15 +119,35 @@ impl Loader {
                 memory.tried.insert(name, digest);
                 continue;
             }
+            if wanted
+                .get(&name)
+                .and_then(|plugin| plugin.canary.as_ref())
+                .is_some_and(|canary| *canary.version.digest == *digest)
+            {
+                continue;
+            }
             let said_before = memory.tried.insert(name.clone(), digest.clone()) == Some(digest.clone());
-            let loaded = self.load(&name, &found.file, content.clone()).await;
+            let loaded = match self.refused_before(&name, &digest) {
+                Some(why) => Err(why),
+                None => self.load(&name, &found.file, content.clone()).await,
+            };
             let serve =
                 |version| Plugin::new(self.sandbox.clone(), version, found.file.clone(), self.default_concurrency);
             match loaded {
                 Ok(version) => {
                     self.clear(&name);
-                    self.keep_good(&name, content).await;
-                    wanted.insert(name, serve(version));
+                    let rollout = version.manifest.rollout;
+                    match wanted.get(&name).filter(|_| rollout.canary > 0.0) {
+                        Some(old) => {
+                            let canary = Arc::new(Canary { version, trial: Trial::new(rollout), content });
+                            let plugin = old.with_canary(self.sandbox.clone(), canary, &self.registry);
+                            wanted.insert(name, plugin);
+                        }
+                        None => {
+                            self.keep_good(&name, content).await;
+                            wanted.insert(name, serve(version));
+                        }
+                    }
                 }
                 Err(error) => {
                     if !wanted.contains_key(&name)
@@ -157,6 +178,22 @@ impl Loader {
         Ok(version)
     }
 
+    /// Why a version is not tried again: it was sent back, and its file is the same still.
+    fn refused_before(&self, name: &str, digest: &str) -> Option<String> {
+        let mut sent_back = self.registry.sent_back();
+        match sent_back.get(name) {
+            Some((bad, why)) if bad == digest => Some(why.clone()),
+            Some(_) => {
+                sent_back.remove(name);
+                None
+            }
+            None if self.cache.is_bad(&self.dir, name, digest) => {
+                Some("it was rolled back before the relay was started; change the file to try again".into())
+            }
+            None => None,
+        }
+    }
+
     async fn keep_good(&self, name: &str, content: Content) {
         let (cache, dir, owned) = (self.cache.clone(), self.dir.clone(), name.to_string());
         let kept = tokio::task::spawn_blocking(move || cache.keep_good(&dir, &owned, &content)).await;
@@ -180,7 +217,14 @@ impl Loader {
 
     /// Swaps the wanted set in, but for new versions whose topics collide: their predecessors stay.
     fn swap(&self, before: &PluginSet, wanted: BTreeMap<String, Arc<Plugin>>) {
-        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().collect();
+        let _one = self.registry.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        // A trial may have ended while files were read: what it came to stays.
+        let now = self.registry.set.load_full();
+        let current = |plugin: Arc<Plugin>| match before.find(&plugin.version.name) {
+            Some(old) if Arc::ptr_eq(old, &plugin) => now.find(&plugin.version.name).cloned().unwrap_or(plugin),
+            _ => plugin,
+        };
+        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().map(current).collect();
         while let Some((i, j, error)) = PluginSet::conflict(&plugins) {
             let is_new =
                 |plugin: &Arc<Plugin>| before.find(&plugin.version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin));
@@ -210,6 +254,13 @@ impl Loader {
         for plugin in &plugins {
             let version = &plugin.version;
             if before.find(&version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin)) {
+                if let Some(canary) = &plugin.canary {
+                    let (digest, rollout) = (&canary.version.digest, canary.version.manifest.rollout);
+                    let share = rollout.canary * 100.0;
+                    info!(plugin = %version.name, %digest, "plugin {} {} gets {share} % of the messages for {} calls", version.name, &digest[..12], rollout.calls);
+                    count(&version.name, "canary");
+                    continue;
+                }
                 let topics: Vec<String> = version.manifest.topics.iter().map(ToString::to_string).collect();
                 let short = &version.digest[..12];
                 info!(plugin = %version.name, digest = %version.digest, "plugin {} {short} serves {}", version.name, topics.join(", "));

@@ -10,6 +10,8 @@ mod claim;
 mod dedup;
 /// Random sequences of operations: the stores answer alike.
 mod differential;
+/// `outbox_publish()` from other languages.
+mod drivers;
 /// A database that is away, frozen, locked or read-only.
 mod faults;
 /// Leases: renewed, lost, given back.

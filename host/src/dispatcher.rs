@@ -66,7 +66,8 @@ impl Dispatcher {
             // They may still be held by this relay, so the one may not start either.
             for settlement in waiting.into_iter().chain([given_back(&claim)]) {
                 let give_up_at = asked + self.settle_grace;
-                self.settler.hand_over(Ready { settlement, give_up_at, place: self.settler.place().await });
+                let place = self.settler.place().await;
+                self.settler.hand_over(Ready { settlement, give_up_at, place, alone: None });
             }
             return;
         }
@@ -81,8 +82,8 @@ impl Dispatcher {
         let dispatcher = self.clone();
         self.running.spawn(async move {
             let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
-            dispatcher.finish(claim, attempted, lease, place, asked);
-            drop((slot, alone));
+            dispatcher.finish(claim, attempted, lease, place, alone, asked);
+            drop(slot);
         });
     }
 
@@ -110,6 +111,7 @@ impl Dispatcher {
         attempted: Attempted,
         lease: HeldLease,
         place: OwnedSemaphorePermit,
+        alone: Option<OwnedSemaphorePermit>,
         asked: Instant,
     ) {
         let Attempted { handled, took, policy } = attempted;
@@ -124,7 +126,7 @@ impl Dispatcher {
         };
         report(&claim, &transition, asked);
         let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
-        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place });
+        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place, alone });
     }
 }
 

@@ -82,19 +82,43 @@ create table if not exists {control} (
     primary key (topic, key)
 );
 
--- Wakes the relays that listen, once a transaction at commit.
+-- Relays that sleep, and until when they may be believed. Unlogged: after a crash nobody sleeps.
+create unlogged table if not exists {sleepers} (
+    relay uuid primary key,
+    until timestamptz not null
+);
+
+-- Producers ask it at commit, and may have no other right than to insert messages.
+grant select on {sleepers} to public;
+
+-- Wakes the relays that sleep. NOTIFY takes a lock of the whole database at commit, so that producers queue up behind each
+-- other: only a relay that said it sleeps is notified, decided at commit, once a transaction. A prepared transaction must
+-- not notify; the relay's poll finds its messages.
 create or replace function {wake}() returns trigger
 language plpgsql
 as $outboxd_body$
 begin
-    perform pg_notify({channel_literal}, '');
+    if coalesce(current_setting('outboxd.woken', true), '') <> {channel_literal} then
+        perform set_config('outboxd.woken', {channel_literal}, true);
+        if exists (select from {sleepers} where until > clock_timestamp())
+            -- There is no query at the commit of a single statement in the extended protocol.
+            and coalesce(current_query(), '') !~* 'prepare\s+transaction'
+        then
+            perform pg_notify({channel_literal}, '');
+        end if;
+    end if;
     return null;
 end
 $outboxd_body$;
 
-create or replace trigger outboxd_wake
+drop trigger if exists outboxd_wake on {table};
+
+create constraint trigger outboxd_wake
 after insert on {table}
-for each statement execute function {wake}();
+deferrable initially deferred
+for each row
+when (new.available_at <= statement_timestamp())
+execute function {wake}();
 
 -- Publishes a message in the transaction of the caller's own writes, and answers its id. A second publish with the same
 -- topic and dedup key inserts nothing and answers the first one's id.

@@ -10,9 +10,19 @@ mod claim;
 mod dedup;
 /// Random sequences of operations: the stores answer alike.
 mod differential;
+/// `outbox_publish()` from other languages.
+mod drivers;
+/// A database that is away, frozen, locked or read-only.
+mod faults;
 /// Leases: renewed, lost, given back.
 mod lease;
-/// Migrations and the table's name.
+/// The table's name.
+mod names;
+/// What the statements cost.
+mod planner;
+/// Producers that race for a dedup key.
+mod races;
+/// Migrations and what the table refuses.
 mod schema;
 /// What a settle writes.
 mod settle;

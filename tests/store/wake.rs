@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
-use outboxd_store::{Notify, Wake};
+use outboxd_store::{Notify, OutboxStore, Wake};
+use sqlx::Connection as _;
 
 use crate::backend::{TOPIC, TestStore, draft, on_every_store};
 
@@ -18,13 +19,24 @@ async fn quiet(store: &TestStore) {
     while store.outbox.wait_for_work(Duration::from_millis(200)).await == Wake::Notify {}
 }
 
+/// Waits as a relay does, until something was published; looks in between are only looks.
+async fn notified(outbox: &dyn OutboxStore) -> Wake {
+    let deadline = Instant::now() + LONG;
+    while Instant::now() < deadline {
+        if outbox.wait_for_work(LONG).await == Wake::Notify {
+            return Wake::Notify;
+        }
+    }
+    Wake::Poll
+}
+
 async fn a_publish_wakes_a_relay_that_waits(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
     quiet(&store).await;
     let outbox = store.outbox.clone();
     let waiting = tokio::spawn(async move {
         let started = Instant::now();
-        (outbox.wait_for_work(LONG).await, started.elapsed())
+        (notified(&*outbox).await, started.elapsed())
     });
     tokio::task::yield_now().await;
 
@@ -39,11 +51,100 @@ async fn a_publish_while_nobody_waits_is_kept_for_the_next_wait(store: TestStore
     quiet(&store).await;
     store.publish_one(draft(TOPIC)).await;
 
-    assert_eq!(store.outbox.wait_for_work(LONG).await, Wake::Notify);
+    assert_eq!(notified(&*store.outbox).await, Wake::Notify);
 }
 
 async fn a_wait_ends_when_its_time_is_up(store: TestStore) {
     let store = store.reconnect(|options| options.notify = Notify::PollOnly).await;
 
     assert_eq!(store.outbox.wait_for_work(Duration::from_millis(30)).await, Wake::Poll);
+}
+
+/// Until a relay has said in the table that it sleeps.
+pub async fn until_a_relay_sleeps(store: &TestStore) {
+    for _ in 0..500 {
+        if sleepers(store).await > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no relay says that it sleeps");
+}
+
+async fn sleepers(store: &TestStore) -> i64 {
+    let sql = "select count(*) from shop.outbox_sleepers where until > now()";
+    sqlx::query_scalar(sql).fetch_one(&mut store.postgres_connection().await).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_busy_relay_says_that_it_is_awake_and_is_not_notified() {
+    let store = TestStore::postgres().await;
+    store.outbox.wait_for_work(Duration::from_millis(1)).await;
+    until_a_relay_sleeps(&store).await;
+    let mut other = sqlx::postgres::PgListener::connect(&store.options.url).await.unwrap();
+    other.listen(&store.options.table.channel()).await.unwrap();
+
+    store.publish(vec![draft(TOPIC); 3]).await;
+    tokio::time::timeout(LONG, other.recv()).await.expect("a sleeping relay is notified").unwrap();
+    store.claim_one().await;
+    let deadline = Instant::now() + LONG;
+    while sleepers(&store).await > 0 {
+        assert!(Instant::now() < deadline, "it still says that it sleeps");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    store.publish(vec![draft(TOPIC); 3]).await;
+    assert!(tokio::time::timeout(Duration::from_millis(300), other.recv()).await.is_err(), "nobody sleeps");
+}
+
+#[tokio::test]
+async fn one_transaction_notifies_once_and_a_delayed_message_nobody() {
+    let store = TestStore::postgres().await;
+    store.outbox.wait_for_work(Duration::from_millis(1)).await;
+    until_a_relay_sleeps(&store).await;
+    let mut other = sqlx::postgres::PgListener::connect(&store.options.url).await.unwrap();
+    other.listen(&store.options.table.channel()).await.unwrap();
+
+    store.publish_one(draft(TOPIC).delay(LONG)).await;
+    assert!(tokio::time::timeout(Duration::from_millis(300), other.recv()).await.is_err(), "it is not due");
+    store.publish(vec![draft(TOPIC); 500]).await;
+
+    tokio::time::timeout(LONG, other.recv()).await.expect("notified").unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(300), other.recv()).await.is_err(), "once");
+}
+
+#[tokio::test]
+async fn a_message_that_commits_just_as_a_relay_falls_asleep_is_looked_for() {
+    let store = TestStore::postgres().await;
+    quiet(&store).await;
+    store.publish_one(draft(TOPIC)).await;
+    store.claim_one().await;
+
+    // Awake, so nobody is notified; then it falls asleep, and looks again a few times.
+    store.publish_one(draft(TOPIC)).await;
+    let mut looks = 0;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(1) {
+        store.outbox.wait_for_work(Duration::from_secs(1)).await;
+        looks += 1;
+    }
+
+    assert!((3..=6).contains(&looks), "{looks}");
+}
+
+#[tokio::test]
+async fn a_producer_that_may_only_insert_wakes_a_relay() {
+    let store = TestStore::postgres().await;
+    store.execute("create role producer login").await.unwrap();
+    store.execute("grant usage on schema shop to producer; grant insert on outbox to producer").await.unwrap();
+    let mut connection =
+        sqlx::PgConnection::connect(&store.options.url.replace("user=postgres", "user=producer")).await.unwrap();
+    quiet(&store).await;
+    until_a_relay_sleeps(&store).await;
+
+    let sql = "insert into shop.outbox (topic, payload) values ('order.created', '{}')";
+    sqlx::query(sql).execute(&mut connection).await.unwrap();
+
+    assert_eq!(notified(&*store.outbox).await, Wake::Notify);
+    store.execute("drop owned by producer; drop role producer").await.unwrap();
 }

@@ -98,7 +98,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
 fn exit_code(stopped: Stopped) -> ExitCode {
     match stopped {
         Stopped::Drained => ExitCode::SUCCESS,
-        Stopped::Interrupted { .. } => ExitCode::FAILURE,
+        Stopped::Interrupted { .. } | Stopped::Unsettled => ExitCode::FAILURE,
     }
 }
 

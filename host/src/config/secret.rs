@@ -12,8 +12,8 @@ use crate::toml_reader::Reader;
 /// them shows a value.
 pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> Option<SecretString> {
     if reader.has(key) && !reader.is_table(key) {
-        reader.section(key);
         // Not through a getter: it would show the value that should not have been here.
+        reader.skip(key);
         reader.error(key, r#"a secret is written { env = "NAME" } or { file = "PATH" }, never as itself"#);
         return None;
     }

@@ -32,7 +32,7 @@ impl Names {
 
     fn new(table: &TableName, qualified: impl Fn(&str) -> String, index: impl Fn(&str) -> String) -> Self {
         let mut values = vec![("table", qualified(table.table())), ("table_unqualified", quoted(table.table()))];
-        for part in ["control", "versions", "new_id", "wake", "publish", "alone"] {
+        for part in ["control", "versions", "sleepers", "new_id", "wake", "publish", "alone"] {
             values.push((part, qualified(&table.derived(part))));
         }
         for (part, suffix) in

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use outboxd_client::{NewMessage, Outbox, publish};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::shop::{Order, TOPIC};
@@ -74,8 +75,11 @@ impl Database {
         let options = url.parse::<PgConnectOptions>().context("the database URL is not one")?;
         // Dropping the schema in the end would list all that was in it.
         let options = options.application_name("outboxd demo").options([("client_min_messages", "warning")]);
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10));
-        let pool = pool.connect_with(options).await.context("cannot connect to the database")?;
+        // Tried outside the pool, which would only say that it waited in vain.
+        let trial =
+            timeout(Duration::from_secs(10), options.connect()).await.context("the database does not answer")?;
+        drop(trial.map_err(|error| anyhow!("cannot connect to the database: {error}"))?);
+        let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(options);
         let schema = format!("outboxd_demo_{:08x}", fastrand::u32(..));
         let create = AssertSqlSafe(format!("create schema {schema}"));
         pool.execute(create).await.context("cannot create a schema for the demo")?;

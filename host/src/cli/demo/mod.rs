@@ -54,6 +54,9 @@ pub(super) async fn run(global: &Global, args: DemoArgs) -> anyhow::Result<ExitC
     let mut receiver = Receiver::new(&stage);
     let mut relay = RelayProcess::new(&stage);
     let narrator = Narrator::new(args.orders);
+    if global.database.as_deref().is_some_and(|url| url.starts_with("sqlite:")) {
+        narrator.show("the SQLite file that is named is left alone: the demo makes one of its own\n");
+    }
 
     let outcome = tokio::select! {
         verdict = play(&args, &stage, &mut receiver, &mut relay, &narrator) => verdict,

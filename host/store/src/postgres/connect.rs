@@ -28,7 +28,7 @@ pub(crate) struct Postgres {
     pub(crate) payload_max: i64,
     pub(crate) on_delivered: OnDelivered,
     pub(crate) signal: Arc<Signal>,
-    _listener: Option<Listener>,
+    pub(crate) listener: Option<Listener>,
 }
 
 /// Whether a commit waits until it is on disk.
@@ -57,7 +57,7 @@ impl Postgres {
             payload_max: i64::try_from(options.payload_max).unwrap_or(i64::MAX),
             on_delivered: options.on_delivered,
             signal,
-            _listener: listener,
+            listener,
         })
     }
 }
@@ -138,6 +138,8 @@ fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String
         ("statement_timeout", milliseconds(options.statement_timeout)),
         ("lock_timeout", milliseconds(options.lock_timeout)),
         ("bytea_output", "hex".into()),
+        // Compiling takes longer than any of these statements.
+        ("jit", "off".into()),
     ];
     if let Commit::Fast = commit {
         settings.push(("synchronous_commit", "off".into()));

@@ -11,6 +11,7 @@ pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
     due_topics claim renew settle release
+    sleep awake
     list show stats redrive redrive_ids discard retry_now purge_delivered purge_dead pause resume ping
     versions applied record
 }

@@ -35,6 +35,9 @@ impl OutboxStore for Postgres {
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
+        if let Some(listener) = self.listener.as_ref().filter(|_| !rows.is_empty()) {
+            listener.awake();
+        }
         claims(rows)
     }
 
@@ -81,6 +84,9 @@ impl OutboxStore for Postgres {
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
+        if let Some(listener) = &self.listener {
+            listener.asleep();
+        }
         self.signal.wait(at_most).await
     }
 }

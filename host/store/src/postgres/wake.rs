@@ -2,92 +2,180 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::quoted;
+use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
+use uuid::Uuid;
 
+use super::Statements;
 use super::connect::{GIVE_UP_MARGIN, parse};
+use crate::row::milliseconds;
+use crate::table::Names;
 use crate::wake::Signal;
 use crate::{StoreError, StoreOptions};
 
-/// A connection that has been silent so long is asked whether it is alive: a half-open one never tells.
+/// A connection that has been silent so long is asked whether it is alive: a half-open one never tells. A sleeper says again
+/// that it sleeps.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
+
+/// A relay that says it sleeps is believed so long: one that died is notified in vain no longer.
+const BELIEVED_FOR: Duration = Duration::from_secs(15);
+
+/// A publish that looked for sleepers just before we said so, and commits just after, notifies nobody. So we look again, so
+/// long after saying it; the poll finds what commits later.
+const LOOK_AGAIN_AFTER: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(25), Duration::from_millis(125)];
+
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// LISTENs on a connection of its own, in a task of its own, and raises the signal. Opens a new connection after any loss;
-/// meanwhile the poll finds what is due.
-pub(crate) struct Listener(JoinHandle<()>);
+/// LISTENs on a connection of its own, in a task of its own, and raises the signal. On the same connection it says whether
+/// the relay sleeps. Opens a new connection after any loss; meanwhile the poll finds what is due.
+pub(crate) struct Listener {
+    asleep: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
 
 impl Listener {
     pub(crate) fn start(options: &StoreOptions, signal: Arc<Signal>) -> Result<Self, StoreError> {
-        let url = parse(options.listen_url.as_deref().unwrap_or(&options.url))?;
-        let channel = options.table.channel();
-        Ok(Listener(tokio::spawn(listen(url, channel, signal))))
+        let (asleep, told) = watch::channel(false);
+        let work = Work {
+            options: parse(options.listen_url.as_deref().unwrap_or(&options.url))?.application_name("outboxd listener"),
+            channel: options.table.channel(),
+            sql: Statements::new(&Names::postgres(&options.table)),
+            relay: Uuid::new_v4(),
+            signal,
+            asleep: told,
+        };
+        Ok(Listener { asleep, task: tokio::spawn(work.listen()) })
+    }
+
+    /// The relay found nothing and is about to wait.
+    pub(crate) fn asleep(&self) {
+        self.say(true);
+    }
+
+    /// The relay has work, and looks again when that is done.
+    pub(crate) fn awake(&self) {
+        self.say(false);
+    }
+
+    fn say(&self, asleep: bool) {
+        self.asleep.send_if_modified(|said| std::mem::replace(said, asleep) != asleep);
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
-async fn listen(options: PgConnectOptions, channel: String, signal: Arc<Signal>) {
-    let mut backoff = BACKOFF_MIN;
-    let mut told = false;
-    loop {
-        match open(&options, &channel).await {
-            Ok(mut listener) => {
-                if told {
-                    info!("listening again on channel {}", quoted(&channel));
-                    told = false;
+/// What the task owns.
+struct Work {
+    options: PgConnectOptions,
+    channel: String,
+    sql: Statements,
+    relay: Uuid,
+    signal: Arc<Signal>,
+    asleep: watch::Receiver<bool>,
+}
+
+impl Work {
+    async fn listen(mut self) {
+        let mut backoff = BACKOFF_MIN;
+        let mut told = false;
+        loop {
+            let lost = match self.open().await {
+                Ok(mut listener) => {
+                    if told {
+                        info!("listening again on channel {}", quoted(&self.channel));
+                        told = false;
+                    }
+                    // What was published while nobody listened.
+                    self.signal.raise();
+                    backoff = BACKOFF_MIN;
+                    self.receive(&mut listener).await
                 }
-                // What was published while nobody listened.
-                signal.raise();
-                backoff = BACKOFF_MIN;
-                receive(&mut listener, &signal).await;
-            }
+                Err(error) => error,
+            };
             // Once a loss, not once a try.
-            Err(error) if !told => {
+            if !told {
                 told = true;
-                warn!("not listening on channel {}: {error}; the poll finds what is due", quoted(&channel));
+                warn!("not listening on channel {}: {lost}; the poll finds what is due", quoted(&self.channel));
             }
-            Err(_) => {}
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
         }
-        sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF_MAX);
     }
-}
 
-async fn open(options: &PgConnectOptions, channel: &str) -> Result<PgListener, StoreError> {
-    let pool = PgPoolOptions::new()
-        .max_connections(1)
-        .max_lifetime(None)
-        .idle_timeout(None)
-        .connect_lazy_with(options.clone());
-    let opening = async {
-        let mut listener = PgListener::connect_with(&pool).await?;
-        listener.eager_reconnect(false);
-        listener.listen(channel).await?;
-        Ok(listener)
-    };
-    timeout(PROBE_AFTER, opening).await.unwrap_or_else(|_| Err(StoreError::late(PROBE_AFTER)))
-}
+    async fn open(&self) -> Result<PgListener, StoreError> {
+        let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
+        let pool = pool.connect_lazy_with(self.options.clone());
+        let opening = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.eager_reconnect(false);
+            listener.listen(&self.channel).await?;
+            Ok(listener)
+        };
+        timeout(PROBE_AFTER, opening).await.unwrap_or_else(|_| Err(StoreError::late(PROBE_AFTER)))
+    }
 
-/// Raises the signal for each notification, until the connection is lost.
-async fn receive(listener: &mut PgListener, signal: &Signal) {
-    loop {
-        match timeout(PROBE_AFTER, listener.try_recv()).await {
-            Ok(Ok(Some(_))) => signal.raise(),
-            Ok(Ok(None) | Err(_)) => return,
-            Err(_) => {
-                let probe = sqlx::query("select 1").execute(&mut *listener);
-                if !matches!(timeout(GIVE_UP_MARGIN, probe).await, Ok(Ok(_))) {
-                    return;
+    /// Raises the signal for each notification and keeps the sleeper's row, until the connection is lost; answers how.
+    async fn receive(&mut self, listener: &mut PgListener) -> StoreError {
+        // A new connection knows nothing of what was said on the old one.
+        self.asleep.mark_changed();
+        let mut looks = [].iter();
+        let mut look = None;
+        loop {
+            let now = Instant::now();
+            let next = look.unwrap_or(now + PROBE_AFTER);
+            tokio::select! {
+                // Receiving may be dropped: it takes a message whole or not at all.
+                received = listener.try_recv() => match received {
+                    Ok(Some(_)) => self.signal.raise(),
+                    Ok(None) => return StoreError::Unavailable("the connection was closed".into()),
+                    Err(error) => return error.into(),
+                },
+                said = self.asleep.changed() => {
+                    if said.is_err() {
+                        return StoreError::Unavailable("the store is gone".into());
+                    }
+                    if let Err(error) = self.say(listener).await {
+                        return error;
+                    }
+                    let said_at = Instant::now();
+                    looks = if *self.asleep.borrow() { LOOK_AGAIN_AFTER.iter() } else { [].iter() };
+                    look = looks.next().map(|after| said_at + *after);
                 }
+                () = sleep_until(next) => match look {
+                    Some(looked) => {
+                        self.signal.nudge();
+                        look = looks.next().map(|after| looked + *after);
+                    }
+                    None => if let Err(error) = self.say(listener).await {
+                        return error;
+                    },
+                },
             }
+        }
+    }
+
+    /// Writes or deletes the sleeper's row; at the same time the probe whether the connection is alive.
+    async fn say(&self, listener: &mut PgListener) -> Result<(), StoreError> {
+        let query = if *self.asleep.borrow() {
+            sqlx::query(AssertSqlSafe(self.sql.sleep.clone())).bind(self.relay).bind(milliseconds(BELIEVED_FOR))
+        } else {
+            sqlx::query(AssertSqlSafe(self.sql.awake.clone())).bind(self.relay)
+        };
+        // Behind nothing, but a listener's URL may lead to a pooler by mistake: prepare nothing.
+        let saying = query.persistent(false).execute(listener);
+        match timeout(GIVE_UP_MARGIN, saying).await {
+            Ok(result) => Ok(result.map(|_| ())?),
+            Err(_) => Err(StoreError::late(GIVE_UP_MARGIN)),
         }
     }
 }

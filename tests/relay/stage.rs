@@ -130,10 +130,20 @@ impl Stage {
     }
 
     pub fn relay_with(&self, args: &[&str]) -> RelayProcess {
+        self.start(args, &[])
+    }
+
+    /// Starts a relay with more in its environment.
+    pub fn relay_in(&self, environment: &[(&str, &str)]) -> RelayProcess {
+        self.start(&[], environment)
+    }
+
+    fn start(&self, args: &[&str], environment: &[(&str, &str)]) -> RelayProcess {
         let number = std::fs::read_dir(self.path()).expect("the folder").count();
         let log = self.path().join(format!("relay-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
         let mut command = self.command(&["run"]);
+        command.envs(environment.iter().copied());
         let child = command.args(args).stdout(Stdio::null()).stderr(stderr).spawn().expect("outboxd starts");
         RelayProcess { child, log }
     }
@@ -170,6 +180,10 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

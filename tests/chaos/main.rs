@@ -15,12 +15,8 @@ mod sink;
 mod stage;
 mod truth;
 
-<<<<<<< HEAD
 mod poison;
 mod postgres;
 mod promptness;
+mod scarcity;
 mod sqlite;
-=======
-mod postgres;
-mod round;
->>>>>>> main

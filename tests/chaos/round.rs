@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outboxd_client::Outbox;
 use outboxd_test_support::wait_for;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -63,7 +62,6 @@ impl Market {
                 url: url.to_owned(),
                 draw: seed.stream(&format!("producer {number}")),
                 records: market.records.clone(),
-                outbox: Outbox::default(),
             };
             let (stop, records, taken) = (market.stop.clone(), market.records.clone(), stage.sink.taken_counter());
             let may_go_on = move || records.committed() < taken.count() + BACKLOG_MAX;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+pub mod disk;
 pub mod guests;
 pub mod postgres;
 pub mod process;

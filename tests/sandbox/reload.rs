@@ -404,3 +404,26 @@ async fn the_last_good_version_serves_after_a_restart_beside_a_bad_file() {
     assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: "good".into() }));
     assert!(entry(&host, "orders").error.is_some());
 }
+
+#[tokio::test]
+async fn a_poison_message_on_a_working_plugin_pays_for_itself() {
+    // Traps on a payload that begins with "!", succeeds on all others.
+    let guest = "(func $main (result i32)
+        (if (i32.eq (i32.load8_u (global.get $payload)) (i32.const 33)) (then unreachable)) (call $ok))";
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("orders.wasm"), build(guest)).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    let handler = host.handlers().route("orders").unwrap().handler;
+    let control = || CallControl { stop: CancellationToken::new() };
+    assert_eq!(handler.handle(&claim("{}"), control()).await.outcome, Outcome::Success);
+    let poison = claim("!");
+
+    for _ in 0..10 {
+        let outcome = handler.handle(&poison, control()).await.outcome;
+        assert_eq!(crate::harness::blame(&outcome), Some(outboxd_core::Blame::Message));
+    }
+
+    assert_eq!(entry(&host, "orders").state, "live");
+    assert_eq!(host.handlers().route("orders").unwrap().admission, Admission::Open);
+}

@@ -19,6 +19,7 @@ mod cpu;
 pub mod egress;
 mod engine;
 mod folder;
+mod golden;
 mod grants;
 #[cfg(test)]
 #[path = "../../../tests/sandbox/guest.rs"]
@@ -44,6 +45,7 @@ mod watch;
 pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
+pub use golden::Golden;
 pub use grants::{Ceiling, Grants};
 pub use host::{CanaryInfo, OnePlugin, PluginHost, PluginInfo, PluginOptions};
 pub use limits::Limits;

@@ -26,6 +26,8 @@ pub async fn publish(
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("postgres" | "postgresql") => {
             let options = PgConnectOptions::from_str(url)?.application_name("outboxd publish");
+            // What a pooler would refuse is not needed for one transaction.
+            let options = options.statement_cache_capacity(0).extra_float_digits(None);
             in_transaction(options.connect().await?, "begin", &outbox, &messages).await
         }
         Some("sqlite") => {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 pub mod guests;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod receiver;
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 /// `nobody`, whom every system has.
-const UNPRIVILEGED: u32 = 65534;
+pub(crate) const UNPRIVILEGED: u32 = 65534;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 pub const SIGSTOP: i32 = libc::SIGSTOP;
@@ -290,7 +290,7 @@ fn template(programs: &Path) -> &'static Path {
 }
 
 /// A folder that belongs to who runs the server. Short: a socket's path has at most 107 bytes.
-fn new_folder() -> PathBuf {
+pub(crate) fn new_folder() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     static SWEEP: OnceLock<()> = OnceLock::new();
     SWEEP.get_or_init(sweep);
@@ -317,11 +317,11 @@ fn sweep() {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-fn unprivileged(command: &mut Command) {
+pub(crate) fn unprivileged(command: &mut Command) {
     if is_root() {
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
@@ -330,7 +330,7 @@ fn unprivileged(command: &mut Command) {
 /// The child gets SIGINT when the thread that started it ends. Set after the change of uid, which would clear it: `pre_exec`
 /// runs after `uid`.
 #[allow(unsafe_code, reason = "pre_exec is unsafe; prctl is async-signal-safe")]
-fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT) {
             0 => Ok(()),

@@ -72,15 +72,14 @@ pub(crate) struct Group {
 impl Group {
     fn new(options: &StoreOptions, commit: Commit) -> Result<Self, StoreError> {
         let settings = settings(options, commit);
-        let url = parse(&options.url)?;
         let (connect, begin) = match options.pooler {
-            Pooler::None => (url.options(settings), None),
+            Pooler::None => (parse(&options.url)?.options(settings), None),
             Pooler::Transaction => {
                 let mut begin = String::from("begin isolation level read committed");
                 for (name, value) in settings.iter().filter(|(name, _)| *name != "default_transaction_isolation") {
                     begin.push_str(&format!("; set local {name} = '{value}'"));
                 }
-                (url.statement_cache_capacity(0).extra_float_digits(None), Some(begin.into()))
+                (plain(&options.url)?, Some(begin.into()))
             }
         };
         let give_up_after = options.statement_timeout + GIVE_UP_MARGIN;
@@ -115,6 +114,11 @@ pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
     Ok(options.application_name("outboxd"))
 }
 
+/// Read a URL, and ask for nothing that a pooler would refuse: no start parameters of ours, no named statements.
+pub(crate) fn plain(url: &str) -> Result<PgConnectOptions, StoreError> {
+    Ok(parse(url)?.statement_cache_capacity(0).extra_float_digits(None))
+}
+
 /// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.
 pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>, StoreError> {
     const AT_MOST: Duration = Duration::from_secs(2);
@@ -137,7 +141,6 @@ fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String
         ("default_transaction_isolation", "read committed".into()),
         ("statement_timeout", milliseconds(options.statement_timeout)),
         ("lock_timeout", milliseconds(options.lock_timeout)),
-        ("bytea_output", "hex".into()),
         // Compiling takes longer than any of these statements.
         ("jit", "off".into()),
     ];

@@ -5,7 +5,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::Statements;
-use super::connect::parse;
+use super::connect::plain;
 use crate::migrate::{Migrated, Migration, plan};
 use crate::row::VersionRow;
 use crate::table::Names;
@@ -15,7 +15,7 @@ const MIGRATIONS: &[Migration] =
     &[Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/postgres/0001_outbox.sql") }];
 
 pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {
-    let mut connection = parse(&options.url)?.connect().await?;
+    let mut connection = plain(&options.url)?.connect().await?;
     let migrated = apply(&mut connection, &options.table).await;
     // Closing is a courtesy: the answer is known.
     let _ = connection.close().await;
@@ -52,7 +52,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
 
 pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
     let names = Names::postgres(&options.table);
-    let mut connection = parse(&options.url)?.connect().await?;
+    let mut connection = plain(&options.url)?.connect().await?;
     let applied = applied(&mut connection, &names, Statements::new(&names).applied).await?;
     let _ = connection.close().await;
     plan(applied, &options.table)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{
-    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, safe_text,
+    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, one_line,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -66,7 +66,8 @@ impl Dispatcher {
             // They may still be held by this relay, so the one may not start either.
             for settlement in waiting.into_iter().chain([given_back(&claim)]) {
                 let give_up_at = asked + self.settle_grace;
-                self.settler.hand_over(Ready { settlement, give_up_at, place: self.settler.place().await });
+                let place = self.settler.place().await;
+                self.settler.hand_over(Ready { settlement, give_up_at, place, alone: None });
             }
             return;
         }
@@ -81,8 +82,8 @@ impl Dispatcher {
         let dispatcher = self.clone();
         self.running.spawn(async move {
             let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
-            dispatcher.finish(claim, attempted, lease, place, asked);
-            drop((slot, alone));
+            dispatcher.finish(claim, attempted, lease, place, alone, asked);
+            drop(slot);
         });
     }
 
@@ -110,6 +111,7 @@ impl Dispatcher {
         attempted: Attempted,
         lease: HeldLease,
         place: OwnedSemaphorePermit,
+        alone: Option<OwnedSemaphorePermit>,
         asked: Instant,
     ) {
         let Attempted { handled, took, policy } = attempted;
@@ -124,7 +126,7 @@ impl Dispatcher {
         };
         report(&claim, &transition, asked);
         let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
-        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place });
+        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place, alone });
     }
 }
 
@@ -169,15 +171,15 @@ fn report(claim: &Claim, transition: &Transition, asked: Instant) {
             tracing::debug!(message.id = %id, topic, attempt, "message {id} was delivered in {ms} ms");
         }
         Transition::Pending { after, reason, error } => {
-            let (after, error) = (after.as_secs_f64(), safe_text(error, 300));
+            let (after, error) = (after.as_secs_f64(), one_line(error, 300));
             tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} is tried again in {after:.1} s: {reason}: {error}");
         }
         Transition::Released { reason, error, .. } => {
-            let error = safe_text(error, 300);
+            let error = one_line(error, 300);
             tracing::info!(message.id = %id, topic, attempt, reason = %reason, "message {id} was given back, its attempt unspent: {reason}: {error}");
         }
         Transition::Dead { reason, error } => {
-            let error = safe_text(error, 300);
+            let error = one_line(error, 300);
             tracing::warn!(message.id = %id, topic, attempt, reason = %reason, "message {id} is dead: {reason}: {error}");
         }
     }

@@ -15,3 +15,8 @@ mod settler;
 pub mod purger;
 pub mod relay;
 pub mod shutdown;
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod metrics;

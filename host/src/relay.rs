@@ -9,7 +9,7 @@ use std::time::Duration;
 use outboxd_core::MAX_LAPSES_DEFAULT;
 use outboxd_store::{DueTopic, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -20,6 +20,9 @@ use crate::lanes::{Slots, plan};
 use crate::leases::Leases;
 use crate::outage::Outage;
 use crate::settler::Settler;
+
+/// How long a stop may take beyond the grace: to end interrupted calls and to write what they came to.
+const AFTER_GRACE: Duration = Duration::from_secs(2);
 
 /// How a relay works.
 #[derive(Clone, Debug)]
@@ -55,6 +58,8 @@ pub enum Stopped {
     Drained,
     /// The grace was over: calls were interrupted and their messages given back.
     Interrupted { calls: usize },
+    /// The database was away to the end: results could not be written, and messages come again when their leases lapse.
+    Unsettled,
 }
 
 /// One relay. Any number of them may share a database.
@@ -215,7 +220,8 @@ impl Relay {
     /// Lets calls end within the grace, interrupts the rest, and writes what they came to.
     async fn stop(&self, work: Work) -> Stopped {
         let Work { dispatcher, end, chores, .. } = work;
-        let calls = &dispatcher.running;
+        let begun = Instant::now();
+        let calls = dispatcher.running.clone();
         calls.close();
         if !calls.is_empty() {
             info!("stopping: {} calls are under way and have {:.0?} to end", calls.len(), self.options.grace);
@@ -225,16 +231,23 @@ impl Relay {
             interrupted = calls.len();
             warn!("the grace is over: {interrupted} calls are interrupted and their messages given back");
             dispatcher.interrupt.cancel();
-            calls.wait().await;
         }
-        end.cancel();
-        // The last settler: the settle loop ends when it has written everything.
-        drop(dispatcher);
-        chores.close();
-        chores.wait().await;
-        match interrupted {
-            0 => Stopped::Drained,
-            calls => Stopped::Interrupted { calls },
+        let written = async {
+            calls.wait().await;
+            end.cancel();
+            // The last settler: the settle loop ends when it has written everything.
+            drop(dispatcher);
+            chores.close();
+            chores.wait().await;
+        };
+        // Only the wait is bounded; what is being written is not dropped half-way but ends with the process.
+        match (timeout_at(begun + self.options.grace + AFTER_GRACE, written).await, interrupted) {
+            (Err(_), _) => {
+                warn!("the database is away: results could not be written; their messages come again when their leases lapse");
+                Stopped::Unsettled
+            }
+            (Ok(()), 0) => Stopped::Drained,
+            (Ok(()), calls) => Stopped::Interrupted { calls },
         }
     }
 }

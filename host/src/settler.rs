@@ -23,6 +23,8 @@ pub struct Ready {
     pub give_up_at: Instant,
     /// One of the bounded places for results that are not written yet.
     pub place: OwnedSemaphorePermit,
+    /// Held by a message on its last life until its result is written: what is claimed after it may kill this relay.
+    pub alone: Option<OwnedSemaphorePermit>,
 }
 
 /// Where results are handed over.
@@ -107,19 +109,22 @@ fn without_repetition(ready: Vec<Ready>) -> (Vec<Ready>, Vec<Ready>) {
 /// What goes out in one statement, and beside each result its terms.
 struct Batch {
     settlements: Vec<Settlement>,
-    terms: Vec<(Instant, OwnedSemaphorePermit)>,
+    terms: Vec<Terms>,
 }
+
+/// When to give a result up, and the permits that end with it.
+type Terms = (Instant, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Batch {
     fn of(ready: Vec<Ready>) -> Batch {
         let (settlements, terms) =
-            ready.into_iter().map(|ready| (ready.settlement, (ready.give_up_at, ready.place))).unzip();
+            ready.into_iter().map(|ready| (ready.settlement, (ready.give_up_at, ready.place, ready.alone))).unzip();
         Batch { settlements, terms }
     }
 
     fn give_up_what_is_over(&mut self, now: Instant) {
         let all = self.settlements.drain(..).zip(self.terms.drain(..)).collect::<Vec<_>>();
-        let (kept, over) = all.into_iter().partition::<Vec<_>, _>(|(_, (give_up_at, _))| now < *give_up_at);
+        let (kept, over) = all.into_iter().partition::<Vec<_>, _>(|(_, (give_up_at, ..))| now < *give_up_at);
         (self.settlements, self.terms) = kept.into_iter().unzip();
         for (Settlement { id, .. }, _) in over {
             metrics::counter!("outboxd_settles_unknown_total").increment(1);

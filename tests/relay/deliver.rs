@@ -35,7 +35,7 @@ fn run_once(stage: &Stage) {
 macro_rules! publish_three {
     ($connection:expr) => {{
         let outbox = Outbox::default();
-        let message = |what: &str| NewMessage::raw("orders.created", format!("\"{what}\""));
+        let message = |what: &str| NewMessage::from_json("orders.created", format!("\"{what}\""));
         let connection = $connection;
 
         let mut transaction = connection.begin().await.expect("begins");

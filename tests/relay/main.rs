@@ -7,4 +7,7 @@ mod demo;
 mod layering;
 mod outcomes;
 mod promises;
+mod readme;
 mod stage;
+mod wake;
+mod webhook;

@@ -114,7 +114,7 @@ fn a_call_longer_than_the_grace_is_interrupted_and_its_attempt_given_back(stage:
 
 fn a_plugin_that_fails_on_everything_spends_no_attempt_and_its_panic_can_be_read(stage: Stage) {
     stage.install_verbs("");
-    let ids = stage.publish_lines("verbs", &vec![r#"{"do":"panic","reason":"no such table"}"#.to_owned(); 20]);
+    let ids = stage.publish_lines("verbs", &vec![r#"{"do":"panic","reason":"no such table"}"#.to_owned(); 3]);
     let relay = stage.relay();
     relay.wait_for_log("no such table");
     assert!(wait_for(PATIENCE, || stage.outboxd(&["stats"]).ok().contains("no such table")), "{}", relay.log());

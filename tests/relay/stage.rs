@@ -214,7 +214,10 @@ impl Drop for RelayProcess {
             let _ = self.child.wait();
         }
         if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
+            let log = self.log();
+            let last: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("--- the end of {}", self.log.display());
+            last.iter().rev().for_each(|line| eprintln!("{line}"));
         }
     }
 }

@@ -104,8 +104,14 @@ pub(crate) fn sends(method: &str, url: &str, after: &str) -> String {
 pub(crate) fn sends_with(method: &str, url: &str, headers: &[(&str, &str)], body: &str, after: &str) -> String {
     let mut data = Vec::new();
     let mut at = 8192;
+    let mut placed: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
+    // The same bytes stand once: what lies beyond 64 KiB is the allocator's.
     let mut place = |bytes: &[u8]| {
+        if let Some(here) = placed.get(bytes) {
+            return (*here, bytes.len());
+        }
         let here = at;
+        placed.insert(bytes.to_vec(), here);
         data.push(format!("(data (i32.const {here}) \"{}\")", escape(bytes)));
         at += bytes.len().next_multiple_of(8);
         (here, bytes.len())
@@ -133,6 +139,27 @@ pub(crate) fn sends_with(method: &str, url: &str, headers: &[(&str, &str)], body
 "#,
         data.join("\n"),
         headers.len(),
+    )
+}
+
+/// What becomes of an answer of `http.send` at 128: cancelled with the body of a response; of an error, a retry with its
+/// kind as a digit: 0 denied, 1 dns, 2 connect, 3 tls, 4 timeout, 5 too large, 6 protocol.
+pub(crate) const TELL: &str = r#"
+  (if (i32.eqz (i32.load8_u (i32.const 128))) (then (return (call $cancel (i32.load (i32.const 144)) (i32.load (i32.const 148))))))
+  (i32.store8 (i32.const 4000) (i32.add (i32.const 48) (i32.load8_u (i32.const 132))))
+  (call $retry (i32.const 4000) (i32.const 1))"#;
+
+/// A guest that GETs the URL that its message's payload is, and tells.
+pub(crate) fn gets_its_payload() -> String {
+    format!(
+        r#"
+(import "outboxd:plugin/http@1.0.0" "send" (func $send (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i64 i32)))
+(data (i32.const 1024) "GET")
+(func $main (result i32)
+  (call $send (i32.const 1024) (i32.const 3) (global.get $payload) (global.get $payload_len)
+    (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i64.const 0) (i32.const 128))
+  {TELL})
+"#
     )
 }
 

@@ -1,6 +1,6 @@
 //! One call of one guest, with the host's own API.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use outboxd::handler::{CallControl, Handled};
@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::guest;
+
+/// The value of the secret `API_KEY`. Every secret of these tests has `canary-` in it.
+pub(crate) const SECRET: &str = "canary-0123456789-value";
 
 /// The ceiling of tests: loopback may be granted.
 pub(crate) fn ceiling() -> Ceiling {
@@ -22,7 +25,7 @@ pub(crate) fn manifest(text: &str) -> Manifest {
 }
 
 pub(crate) fn options() -> SandboxOptions {
-    let secrets = [("API_KEY", "canary-0123456789-value"), ("OTHER", "canary-other-9876543210")];
+    let secrets = [("API_KEY", SECRET), ("OTHER", "canary-other-9876543210")];
     SandboxOptions {
         slots: 8,
         secrets: secrets.into_iter().map(|(name, value)| (name.to_string(), value.to_string())).collect::<Secrets>(),
@@ -58,8 +61,7 @@ pub(crate) fn claim(payload: &str) -> Claim {
 }
 
 pub(crate) async fn call(plugin: &OnePlugin, payload: &str) -> Handled {
-    let control =
-        CallControl { deadline: tokio::time::Instant::now() + Duration::from_secs(20), stop: CancellationToken::new() };
+    let control = CallControl { stop: CancellationToken::new() };
     plugin.handler.handle(&claim(payload), control).await
 }
 
@@ -96,4 +98,50 @@ pub(crate) async fn run(text: &str, manifest_text: &str) -> (Outcome, Duration) 
     let started = Instant::now();
     let handled = call(&plugin, "{}").await;
     (handled.outcome, started.elapsed())
+}
+
+/// Everything that this process logs, at TRACE: how many lines, and which of them hold a secret.
+#[derive(Clone, Default)]
+pub(crate) struct Logs(Arc<Mutex<(usize, Vec<String>)>>);
+
+impl Logs {
+    pub(crate) fn lines(&self) -> usize {
+        self.0.lock().unwrap().0
+    }
+
+    pub(crate) fn hits(&self) -> Vec<String> {
+        self.0.lock().unwrap().1.clone()
+    }
+}
+
+impl std::io::Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut logs = self.0.lock().unwrap();
+        logs.0 += 1;
+        let text = String::from_utf8_lossy(bytes);
+        if text.contains("canary-") {
+            logs.1.push(text.into_owned());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Watches the logs of the whole process from the first call on.
+pub(crate) fn watch_logs() -> Logs {
+    static LOGS: OnceLock<Logs> = OnceLock::new();
+    let watch = || {
+        let logs = Logs::default();
+        let writer = logs.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).expect("no other subscriber in this process");
+        logs
+    };
+    LOGS.get_or_init(watch).clone()
 }

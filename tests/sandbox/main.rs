@@ -1,8 +1,31 @@
 //! What a plugin can and cannot do, tried from the outside: each test is a sentence of `docs/sandbox.md`.
 
+/// Where plugins are compiled, and what that may cost.
+mod compiler;
+/// What a plugin is told, and how.
+mod contract;
+/// The manual's promises lead to tests.
+mod docs;
+/// What leaves a plugin, and what comes back.
+mod egress;
 mod guest;
 mod harness;
+/// Everything a guest may try, one text each in `tests/guests/wat`.
+mod hostile;
+/// Fresh and reused instances, profiles, and who gets the threads.
+mod instances;
+/// Each limit, obeyed and violated.
+mod limits;
 /// What each way to end a call comes to.
 mod outcomes;
 /// What lies in the folder, and what serves.
 mod reload;
+/// A new version beside the old one.
+mod rollout;
+/// Signing and placeholders.
+mod secrets;
+mod server;
+/// Addresses inside, in every form, against canaries.
+mod ssrf;
+/// Bodies through `wasi:http`.
+mod streams;

@@ -33,7 +33,7 @@ fn start(dir: &Path) -> Arc<PluginHost> {
 
 async fn deliver(host: &PluginHost, topic: &str) -> Option<Outcome> {
     let route = host.handlers().route(topic)?;
-    let control = CallControl { deadline: Instant::now() + Duration::from_secs(20), stop: CancellationToken::new() };
+    let control = CallControl { stop: CancellationToken::new() };
     Some(route.handler.handle(&claim("{}"), control).await.outcome)
 }
 
@@ -198,4 +198,209 @@ async fn without_watching_only_a_scan_sees_a_change() {
     tokio::time::timeout(Duration::from_secs(5), host.watch(CancellationToken::new())).await.expect("returns at once");
 
     assert!(host.handlers().route("orders").is_none());
+}
+
+/// A host that watches its folder until it is dropped.
+struct Watching {
+    host: Arc<PluginHost>,
+    _end: tokio_util::sync::DropGuard,
+}
+
+fn watching(dir: &Path) -> Watching {
+    let host = start(dir);
+    let shutdown = CancellationToken::new();
+    tokio::spawn({
+        let (host, shutdown) = (host.clone(), shutdown.clone());
+        async move { host.watch(shutdown).await }
+    });
+    Watching { host, _end: shutdown.drop_guard() }
+}
+
+async fn until_answers(host: &PluginHost, answer: &str) {
+    until(answer, async || deliver(host, "orders").await == Some(Outcome::Cancel { error: answer.into() })).await;
+}
+
+/// A component of a good size.
+fn large(answer: &str) -> Vec<u8> {
+    build(&format!("{} (data $unused \"{}\")", cancels(answer), "x".repeat(120_000)))
+}
+
+#[tokio::test]
+async fn every_prefix_of_a_good_component_is_refused_and_the_version_before_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("orders.wasm");
+    std::fs::write(&file, build(OK)).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    let whole = large("whole");
+
+    for end in (0..whole.len()).step_by(4096) {
+        std::fs::write(&file, &whole[..end]).unwrap();
+        host.scan_once().await;
+
+        assert!(entry(&host, "orders").error.is_some(), "{end} bytes were accepted");
+        assert_eq!(deliver(&host, "orders").await, Some(Outcome::Success), "at {end} bytes");
+    }
+    std::fs::write(&file, &whole).unwrap();
+    host.scan_once().await;
+    assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: "whole".into() }));
+    assert_eq!(entry(&host, "orders").error, None);
+}
+
+#[tokio::test]
+async fn every_way_of_copying_ends_with_the_new_version_serving() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("orders.wasm");
+    let Watching { host, _end } = watching(dir.path());
+
+    // A slow copy, in place.
+    let bytes = large("slow copy");
+    for chunk in bytes.chunks(16 << 10) {
+        std::io::Write::write_all(
+            &mut std::fs::OpenOptions::new().create(true).append(true).open(&file).unwrap(),
+            chunk,
+        )
+        .unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    until_answers(&host, "slow copy").await;
+    // Truncated in place, then written.
+    std::fs::write(&file, "").unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    std::fs::write(&file, build(&cancels("truncated"))).unwrap();
+    until_answers(&host, "truncated").await;
+    // Renamed over, as rsync and editors do.
+    std::fs::write(dir.path().join(".orders.wasm.tmp"), build(&cancels("renamed"))).unwrap();
+    std::fs::rename(dir.path().join(".orders.wasm.tmp"), &file).unwrap();
+    until_answers(&host, "renamed").await;
+    // Deleted and created again, within the time that a deletion is given.
+    std::fs::remove_file(&file).unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(host.handlers().route("orders").is_some(), "unloaded too soon");
+    std::fs::write(&file, build(&cancels("created again"))).unwrap();
+    until_answers(&host, "created again").await;
+    // The same size and an older time: the digest decides.
+    std::fs::write(&file, build(&cancels("created agAIN"))).unwrap();
+    std::fs::File::open(&file).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    until_answers(&host, "created agAIN").await;
+}
+
+#[tokio::test]
+async fn a_folder_of_links_is_swapped_as_a_whole() {
+    // As Kubernetes mounts a ConfigMap: plugins/orders.wasm → ..data/orders.wasm, ..data → ..1
+    let dir = tempfile::tempdir().unwrap();
+    let version = |n: u32, answer: &str| {
+        std::fs::create_dir(dir.path().join(format!("..{n}"))).unwrap();
+        std::fs::write(dir.path().join(format!("..{n}/orders.wasm")), build(&cancels(answer))).unwrap();
+        std::os::unix::fs::symlink(format!("..{n}"), dir.path().join("..new")).unwrap();
+        std::fs::rename(dir.path().join("..new"), dir.path().join("..data")).unwrap();
+    };
+    version(1, "first");
+    std::os::unix::fs::symlink("..data/orders.wasm", dir.path().join("orders.wasm")).unwrap();
+    let Watching { host, _end } = watching(dir.path());
+    until_answers(&host, "first").await;
+
+    version(2, "second");
+
+    until_answers(&host, "second").await;
+}
+
+#[tokio::test]
+async fn the_folder_itself_may_be_a_link_that_changes_or_be_removed_and_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let link = root.path().join("plugins");
+    for (place, answer) in [("a", "a"), ("b", "b")] {
+        std::fs::create_dir(root.path().join(place)).unwrap();
+        std::fs::write(root.path().join(place).join("orders.wasm"), build(&cancels(answer))).unwrap();
+    }
+    std::os::unix::fs::symlink("a", &link).unwrap();
+    let Watching { host, _end } = watching(&link);
+    until_answers(&host, "a").await;
+
+    std::os::unix::fs::symlink("b", root.path().join("new")).unwrap();
+    std::fs::rename(root.path().join("new"), &link).unwrap();
+    until_answers(&host, "b").await;
+
+    std::fs::remove_dir_all(root.path().join("b")).unwrap();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(host.handlers().route("orders").is_some(), "a folder that is away is no order to stop");
+    std::fs::create_dir(root.path().join("b")).unwrap();
+    std::fs::write(root.path().join("b/orders.wasm"), build(&cancels("again"))).unwrap();
+    until_answers(&host, "again").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn swaps_under_load_fail_no_call_and_mix_no_versions() {
+    const SWAPS: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("orders.wasm");
+    let versions: Vec<Vec<u8>> = (0..SWAPS).map(|n| build(&cancels(&format!("version {n}")))).collect();
+    let aside = dir.path().join("_new");
+    std::fs::write(&file, &versions[0]).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    let stop = CancellationToken::new();
+    let loads: Vec<_> = (0..4)
+        .map(|_| {
+            let (host, stop) = (host.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut answers = std::collections::BTreeMap::<String, String>::new();
+                let mut calls = 0;
+                while !stop.is_cancelled() {
+                    let handler = host.handlers().route("orders").expect("always routed").handler;
+                    let handled = handler.handle(&claim("{}"), CallControl { stop: CancellationToken::new() }).await;
+                    let Outcome::Cancel { error } = handled.outcome else { panic!("{:?}", handled.outcome) };
+                    let digest = handled.digest.expect("a digest").to_string();
+                    assert_eq!(
+                        answers.entry(digest).or_insert_with(|| error.clone()),
+                        &error,
+                        "one digest, two answers"
+                    );
+                    calls += 1;
+                }
+                (calls, answers.len())
+            })
+        })
+        .collect();
+
+    for bytes in &versions[1..] {
+        std::fs::write(&aside, bytes).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+        host.scan_once().await;
+    }
+
+    stop.cancel();
+    let mut calls = 0;
+    for load in loads {
+        let (made, seen) = load.await.unwrap();
+        assert!(seen > SWAPS / 4, "only {seen} versions were seen");
+        calls += made;
+    }
+    println!("{calls} calls over {SWAPS} swaps");
+    let last = Outcome::Cancel { error: format!("version {}", SWAPS - 1) };
+    assert_eq!(deliver(&host, "orders").await, Some(last));
+}
+
+#[tokio::test]
+async fn the_last_good_version_serves_after_a_restart_beside_a_bad_file() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("orders.wasm");
+    let start = || {
+        let options = PluginOptions {
+            dir: dir.path().into(),
+            cache_dir: Some(kept.path().into()),
+            sandbox: options(),
+            ..PluginOptions::default()
+        };
+        PluginHost::start(options).unwrap()
+    };
+    std::fs::write(&file, build(&cancels("good"))).unwrap();
+    start().scan_once().await;
+    std::fs::write(&file, "half a file").unwrap();
+
+    let host = start();
+    host.scan_once().await;
+
+    assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: "good".into() }));
+    assert!(entry(&host, "orders").error.is_some());
 }

@@ -58,7 +58,6 @@ impl Handlers for Plugins {
             max_attempts: self.folder.max_attempts,
             pause: Duration::from_millis(200),
             backoff: Backoff { base: Duration::from_millis(50), max: Duration::from_secs(2), jitter: 1.0 },
-            ..RetryPolicy::default()
         };
         let admission = match self.link.is_dead() {
             true => Admission::Open,

@@ -124,7 +124,7 @@ async fn a_redrive_starts_a_dead_letter_anew(store: TestStore) {
     let stale = store.claim_one().await;
     store.settle_one(&stale, dead()).await;
 
-    let redriven = store.admin.redrive(&Selection::Ids(vec![id]), 10, Duration::ZERO).await.unwrap();
+    let redriven = store.admin.redrive(&Selection::Ids(vec![id]), 10, Duration::ZERO, Duration::ZERO).await.unwrap();
 
     assert_eq!(redriven, 1);
     let again = store.claim_one().await;
@@ -140,7 +140,7 @@ async fn a_redrive_takes_the_oldest_deaths_and_spreads_them(store: TestStore) {
     store.age(MINUTE).await;
     dead_letters(&store, TOPIC, 2, Reason::Trap).await;
 
-    let redriven = store.admin.redrive(&ALL, 3, MINUTE).await.unwrap();
+    let redriven = store.admin.redrive(&ALL, 3, Duration::ZERO, MINUTE).await.unwrap();
 
     assert_eq!(redriven, 3);
     assert_eq!(ids(&store.claim(10).await), [older[0]]);
@@ -149,7 +149,7 @@ async fn a_redrive_takes_the_oldest_deaths_and_spreads_them(store: TestStore) {
     assert_eq!(second, [older[1]]);
     store.age(MINUTE).await;
     assert_eq!(store.claim(10).await.len(), 3, "two whose lease lapsed, and the third");
-    assert_eq!(store.admin.redrive(&ALL, 10, Duration::ZERO).await.unwrap(), 1);
+    assert_eq!(store.admin.redrive(&ALL, 10, Duration::ZERO, Duration::ZERO).await.unwrap(), 1);
 }
 
 async fn a_redrive_chooses_by_topic_and_reason(store: TestStore) {
@@ -158,7 +158,7 @@ async fn a_redrive_chooses_by_topic_and_reason(store: TestStore) {
     dead_letters(&store, "b", 4, Reason::Deadline).await;
     let redrive = async |topic: Option<&str>, reason: Option<Reason>| {
         let selection = Selection::Matching { topic: topic.map(str::to_string), reason };
-        store.admin.redrive(&selection, 100, Duration::ZERO).await.unwrap()
+        store.admin.redrive(&selection, 100, Duration::ZERO, Duration::ZERO).await.unwrap()
     };
 
     assert_eq!(redrive(Some("a"), Some(Reason::Cpu)).await, 0);
@@ -176,8 +176,8 @@ async fn a_redrive_never_touches_a_live_message(store: TestStore) {
     let everyone = store.admin.list(&MessageFilter::default(), None, 10).await.unwrap();
     let everyone: Vec<_> = everyone.iter().map(|message| MessageId(message.id.parse().unwrap())).collect();
 
-    assert_eq!(store.admin.redrive(&ALL, 10, Duration::ZERO).await.unwrap(), 0);
-    assert_eq!(store.admin.redrive(&Selection::Ids(everyone), 10, Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(store.admin.redrive(&ALL, 10, Duration::ZERO, Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(store.admin.redrive(&Selection::Ids(everyone), 10, Duration::ZERO, Duration::ZERO).await.unwrap(), 0);
 
     assert_eq!(store.settle_one(&claims[2], Transition::Delivered).await, LeaseStatus::Held);
 }
@@ -188,7 +188,7 @@ async fn a_redriven_message_is_not_expired_at_once(store: TestStore) {
     let claim = store.claim_one().await;
     store.settle_one(&claim, Transition::Dead { reason: Reason::Expired, error: "late".into() }).await;
 
-    store.admin.redrive(&Selection::Ids(vec![id]), 1, Duration::ZERO).await.unwrap();
+    store.admin.redrive(&Selection::Ids(vec![id]), 1, Duration::ZERO, Duration::ZERO).await.unwrap();
 
     assert!(!store.claim_one().await.expired);
 }

@@ -180,11 +180,17 @@ impl Run {
             }
             Operation::Redrive { topic, reason, limit, spacing } => {
                 let selection = Selection::Matching { topic: topic.map(|topic| TOPICS[topic].into()), reason: *reason };
-                format!("{:?}", admin.redrive(&selection, *limit, minutes(*spacing)).await.expect("redrive"))
+                format!(
+                    "{:?}",
+                    admin.redrive(&selection, *limit, Duration::ZERO, minutes(*spacing)).await.expect("redrive")
+                )
             }
             Operation::RedriveIds { messages, limit } => {
                 let selection = Selection::Ids(self.chosen(messages));
-                format!("{:?}", admin.redrive(&selection, *limit, Duration::ZERO).await.expect("redrive"))
+                format!(
+                    "{:?}",
+                    admin.redrive(&selection, *limit, Duration::ZERO, Duration::ZERO).await.expect("redrive")
+                )
             }
             Operation::Discard { messages } => {
                 format!("{:?}", admin.discard(&self.chosen(messages)).await.expect("discard"))

@@ -275,7 +275,7 @@ async fn a_large_redrive_and_a_large_purge_go_in_small_steps() {
     store.execute(fill).await.unwrap();
     let all = Selection::Matching { topic: Some("a".into()), reason: None };
 
-    let redriven = store.admin.redrive(&all, 5_000, Duration::from_millis(50)).await.unwrap();
+    let redriven = store.admin.redrive(&all, 5_000, Duration::ZERO, Duration::from_millis(50)).await.unwrap();
     let purged = store.admin.purge(Finished::Dead, Duration::ZERO, 5_000).await.unwrap();
 
     assert_eq!((redriven, purged), (5_000, 5_000));

@@ -111,9 +111,8 @@ async fn people_and_migrations_come_through() {
 async fn a_producer_behind_the_pooler_publishes() {
     let Some((store, options)) = pooled().await else { return };
     // As every program behind such a pooler must: no named statements.
-    let connect =
-        PgConnectOptions::from_str(&options.url).unwrap().statement_cache_capacity(0).extra_float_digits(None);
-    let outbox = Outbox::of(options.table.clone());
+    let connect = PgConnectOptions::from_str(&options.url).unwrap().extra_float_digits(None);
+    let outbox = Outbox::of(options.table.clone()).behind_pooler();
     for _ in 0..10 {
         let mut connection = PgConnection::connect_with(&connect).await.unwrap();
         let mut transaction = connection.begin().await.unwrap();

@@ -38,7 +38,7 @@ async fn child_process() {
         "migrate for ever" => loop {
             migrate(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await.unwrap();
             println!("migrated");
-            sqlx::raw_sql("drop table outbox; drop table outbox_versions; drop table outbox_control")
+            sqlx::raw_sql("begin; drop table outbox; drop table outbox_versions; drop table outbox_control; commit")
                 .execute(&mut sqlx::SqliteConnection::connect(&url).await.unwrap())
                 .await
                 .unwrap();
@@ -245,7 +245,7 @@ async fn a_full_disk_is_said_and_survived() {
     };
     std::fs::remove_file(&filler).unwrap();
 
-    assert!(text.contains("disk is full"), "{text}");
+    assert!(text.contains("disk is full") || text.contains("disk may be full"), "{text}");
     assert_eq!(store.outbox.claim(&[lane(TOPIC, 1)], LEASE, LAPSES_MAX).await.unwrap().len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Publishes messages for outboxd: [`publish`] inserts a message in the caller's own open transaction, so that the message
+//! Publishes messages for outboxd: [`publish()`] inserts a message in the caller's own open transaction, so that the message
 //! and the rows it tells about share one fate.
 //!
 //! ```no_run
@@ -46,3 +46,8 @@ pub use new_message::NewMessage;
 pub use outbox::Outbox;
 pub use outboxd_core::TableName;
 pub use publish::{Insertion, OutboxDatabase, Published, publish, publish_all};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,7 +1,7 @@
 //! The words and the decisions of outboxd.
 //!
 //! A **message** is a row of the outbox. A relay **claims** a due message for one **attempt** under a **lease**, a plugin
-//! answers with an **outcome**, [`decide`] turns the outcome into a **transition**, and the store **settles** it.
+//! answers with an **outcome**, [`decide()`] turns the outcome into a **transition**, and the store **settles** it.
 //!
 //! Nothing here does I/O, waits, reads a clock or draws a random number: what a decision needs of those comes in as an
 //! argument. So every case can be tested, and a simulation can replay one.
@@ -28,6 +28,6 @@ pub use message::{Message, MessageId, Payload};
 pub use outcome::{Blame, Outcome, Reason};
 pub use policy::RetryPolicy;
 pub use table::{TableName, quoted};
-pub use text::safe_text;
+pub use text::{one_line, safe_text};
 pub use topic::TopicPattern;
 pub use transition::{State, Transition};

@@ -20,6 +20,15 @@ pub fn safe_text(text: &str, bytes_max: usize) -> String {
     safe
 }
 
+/// [`safe_text`] on one line of at most `chars_max` characters: for logs and tables.
+pub fn one_line(text: &str, chars_max: usize) -> String {
+    let safe = safe_text(text.trim(), 4 * chars_max).replace('\n', "; ").replace('\t', " ");
+    if safe.chars().count() <= chars_max {
+        return safe;
+    }
+    safe.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Control characters, and those that reorder the text around them.
 fn needs_escape(char: char) -> bool {
     (char.is_control() && char != '\n' && char != '\t')
@@ -40,6 +49,12 @@ mod tests {
             prop_assert!(safe.len() <= bytes_max);
             prop_assert!(!safe.chars().any(|char| char.is_control() && char != '\n' && char != '\t'));
         }
+    }
+
+    #[test]
+    fn one_line_is_one_line() {
+        assert_eq!(one_line("a\x1b[2Jb\nc", 60), "a\\u{1b}[2Jb; c");
+        assert_eq!(one_line(&"x".repeat(9), 5), "xxxx…");
     }
 
     #[test]

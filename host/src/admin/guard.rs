@@ -27,7 +27,8 @@ pub fn check(headers: &HeaderMap, address: SocketAddr, token: Option<&SecretStri
     if token.is_none() && !is_own(host, address) {
         return Err(Refusal::ForeignHost);
     }
-    if matches!(headers.get("sec-fetch-site").map(|value| value.as_bytes()), Some(site) if site != b"same-origin" && site != b"none") {
+    if matches!(headers.get("sec-fetch-site").map(|value| value.as_bytes()), Some(site) if site != b"same-origin" && site != b"none")
+    {
         return Err(Refusal::CrossSite);
     }
     if let Some(origin) = text(ORIGIN)
@@ -69,7 +70,9 @@ fn is_token(authorization: &str, token: &SecretString) -> bool {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
-            Refusal::ForeignHost => (StatusCode::FORBIDDEN, "the Host of this request is not served here\n").into_response(),
+            Refusal::ForeignHost => {
+                (StatusCode::FORBIDDEN, "the Host of this request is not served here\n").into_response()
+            }
             Refusal::CrossSite => (StatusCode::FORBIDDEN, "requests of other sites are not served\n").into_response(),
             Refusal::Unauthorized => {
                 let ask = [(WWW_AUTHENTICATE, "Basic realm=\"outboxd\", Bearer")];
@@ -111,7 +114,10 @@ mod tests {
 
         assert_eq!(checked(&[host, ("sec-fetch-site", "cross-site")], None), Err(Refusal::CrossSite));
         assert_eq!(checked(&[host, ("origin", "http://evil.example")], None), Err(Refusal::CrossSite));
-        assert_eq!(checked(&[host, ("origin", "http://127.0.0.1:8787"), ("sec-fetch-site", "same-origin")], None), Ok(()));
+        assert_eq!(
+            checked(&[host, ("origin", "http://127.0.0.1:8787"), ("sec-fetch-site", "same-origin")], None),
+            Ok(())
+        );
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use outboxd_core::safe_text;
+use outboxd_core::{one_line, safe_text};
 use outboxd_store::{HistoryEntry, MessageDetail, StoreOptions};
 
-use super::output::{moment, one_line, relative, span};
+use super::output::{moment, relative, span};
 use crate::config::Config;
 
 /// Everything about one message, as a person reads it.
@@ -63,7 +63,8 @@ fn state(message: &MessageDetail) -> String {
 }
 
 fn attempt(entry: &HistoryEntry) -> String {
-    let mut text = format!("attempt {:<3} {}  {} after {}", entry.attempt, moment(entry.at_ms), entry.result, span(entry.took_ms));
+    let mut text =
+        format!("attempt {:<3} {}  {} after {}", entry.attempt, moment(entry.at_ms), entry.result, span(entry.took_ms));
     if let Some(reason) = &entry.reason {
         let _ = write!(text, ", {reason}");
     }
@@ -86,7 +87,9 @@ pub fn configuration(config: &Config, options: &StoreOptions) -> String {
     let admin = config.admin.map_or("off".into(), |address| address.to_string());
     let relay = &config.relay;
     let retry = &config.retry;
-    let kept = |kept: Option<std::time::Duration>| kept.map_or("never".into(), |kept| humantime::format_duration(kept).to_string());
+    let kept = |kept: Option<std::time::Duration>| {
+        kept.map_or("never".into(), |kept| humantime::format_duration(kept).to_string())
+    };
     let lines = [
         format!("database = {:?}", without_password(&config.database)),
         format!("table = {:?}", config.table),

@@ -23,6 +23,10 @@ pub use settings::WrongSettings;
 
 /// Parses the command line, runs the command, and answers the exit code: 0 done, 1 failed, 2 wrong usage or configuration.
 pub fn main() -> ExitCode {
+    // Before anything else of this process exists: a compiler of untrusted components has no use for it.
+    if let Some(code) = crate::plugin::child_main() {
+        return code;
+    }
     let cli = Cli::parse();
     start_logging();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {

@@ -14,7 +14,8 @@ pub async fn publish(global: &Global, args: PublishArgs) -> anyhow::Result<()> {
     settings::store_options(&config)?;
     let payloads = payloads(&args)?;
     let messages: Vec<NewMessage> = payloads.into_iter().map(|payload| message(&args, payload)).collect();
-    let published = outboxd_client::standalone::publish(&config.database, &config.table, config.payload_max, messages).await?;
+    let published =
+        outboxd_client::standalone::publish(&config.database, &config.table, config.payload_max, messages).await?;
     if args.json {
         return output::json(&published);
     }
@@ -25,7 +26,7 @@ pub async fn publish(global: &Global, args: PublishArgs) -> anyhow::Result<()> {
 }
 
 fn message(args: &PublishArgs, payload: String) -> NewMessage {
-    let mut message = NewMessage::raw(&args.topic, payload);
+    let mut message = NewMessage::from_json(&args.topic, payload);
     if let Some(key) = &args.key {
         message = message.key(key);
     }
@@ -52,7 +53,9 @@ fn payloads(args: &PublishArgs) -> anyhow::Result<Vec<String>> {
     match (&args.payload, &args.file) {
         (Some(payload), _) => Ok(vec![payload.clone()]),
         (None, Some(file)) => Ok(vec![read(file)?]),
-        (None, None) => Err(settings::WrongSettings::one("say what to publish: --payload JSON, --file FILE or --lines")),
+        (None, None) => {
+            Err(settings::WrongSettings::one("say what to publish: --payload JSON, --file FILE or --lines"))
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use outboxd_store::Finished;
 
 use super::args::{Global, PurgeArgs};
-use super::settings::{WrongSettings, connect};
 use super::output;
+use super::settings::{WrongSettings, connect};
 
 /// Rows in one statement, at most.
 const BATCH: u32 = 1000;

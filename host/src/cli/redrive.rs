@@ -6,8 +6,8 @@ use outboxd_core::{MessageId, Reason};
 use outboxd_store::Selection;
 
 use super::args::{Global, RedriveArgs};
-use super::settings::{WrongSettings, connect};
 use super::output;
+use super::settings::{WrongSettings, connect};
 
 /// Rows in one statement, at most.
 const BATCH: u32 = 1000;
@@ -18,15 +18,19 @@ pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
     let spacing = Duration::from_secs_f64(1.0 / args.rate);
     let mut total = 0;
     loop {
-        let redriven = store.admin.redrive(&selection, BATCH, spacing, total).await?;
+        let redriven = store.admin.redrive(&selection, BATCH, times(spacing, total), spacing).await?;
         total += redriven;
         if redriven < u64::from(BATCH) {
             break;
         }
     }
-    let spread = output::span((spacing * u32::try_from(total).unwrap_or(u32::MAX)).as_millis() as u64);
+    let spread = output::span(u64::try_from(times(spacing, total).as_millis()).unwrap_or(u64::MAX));
     output::line(format!("{total} dead letters go round again, spread over {spread}"));
     Ok(())
+}
+
+fn times(spacing: Duration, count: u64) -> Duration {
+    spacing.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn selection(args: &RedriveArgs) -> anyhow::Result<Selection> {

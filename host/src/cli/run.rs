@@ -1,6 +1,5 @@
 //! `outboxd run`: builds the parts and lets them work until told to stop.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,20 +13,21 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::args::{Global, RunArgs};
+use super::settings::WrongSettings;
 use super::{output, settings};
 use crate::admin::{self, Admin};
-use crate::config::{Config, MigrateMode, Overrides};
+use crate::config::{Config, MigrateMode, Overrides, Purpose};
 use crate::handler::Handlers;
 use crate::metrics::{self, Metered, MeteredHandlers, Snapshot};
 use crate::outage::Outage;
-use crate::plugin::{PluginHost, PluginOptions};
+use crate::plugin::PluginHost;
 use crate::purger;
 use crate::relay::{Relay, Stopped};
 use crate::shutdown;
 
 pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
-    let config = settings::load(global, overrides)?;
+    let config = settings::load(global, overrides, Purpose::Plugins)?;
     let options = settings::store_options(&config)?;
     if args.check {
         output::line(super::message_texts::configuration(&config, &options));
@@ -40,7 +40,9 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         Some(store) => store,
         None => return Ok(ExitCode::SUCCESS),
     };
-    let plugins = PluginHost::start(plugin_options(&config, &store)).await.context("cannot start the plugin runtime")?;
+    let refused_addresses = config.admin.into_iter().chain(store.addresses.iter().copied()).collect();
+    let plugins =
+        PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
     plugins.scan_once().await;
 
     let outbox = Arc::new(Metered::new(store.outbox.clone()));
@@ -56,10 +58,18 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     if let Some(address) = config.admin {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
         let address = listener.local_addr()?;
         info!("health and metrics are served at http://{address}");
-        let admin = Admin { address, token: config.admin_token.clone(), metrics, snapshot: snapshot.clone(), plugins: plugins.clone() };
+        let admin = Admin {
+            address,
+            token: config.admin_token.clone(),
+            metrics,
+            snapshot: snapshot.clone(),
+            plugins: plugins.clone(),
+        };
         let end = end.clone();
         chores.spawn(async move {
             if let Err(error) = admin::serve(listener, admin, end).await {
@@ -72,7 +82,11 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let (watched, until) = (plugins.clone(), end.clone());
     chores.spawn(async move { watched.watch(until).await });
 
-    info!("delivering from {} with the plugins in {:?}", super::message_texts::without_password(&config.database), config.plugins);
+    info!(
+        "delivering from {} with the plugins in {:?}",
+        super::message_texts::without_password(&config.database),
+        config.plugins
+    );
     let stopped = relay.run(shutdown).await;
     end.cancel();
     chores.close();
@@ -84,7 +98,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
 fn exit_code(stopped: Stopped) -> ExitCode {
     match stopped {
         Stopped::Drained => ExitCode::SUCCESS,
-        Stopped::Interrupted { .. } => ExitCode::FAILURE,
+        Stopped::Interrupted { .. } | Stopped::Unsettled => ExitCode::FAILURE,
     }
 }
 
@@ -105,7 +119,7 @@ async fn open(
         match tried {
             Ok(_) => {
                 outage.over();
-                return Ok(Some(Store::connect(options)?));
+                return Ok(Some(Store::connect(options).await?));
             }
             Err(error @ StoreError::Unavailable(_)) if !once => {
                 let pause = outage.note(&error);
@@ -115,23 +129,5 @@ async fn open(
             }
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-fn plugin_options(config: &Config, store: &Store) -> PluginOptions {
-    let admin = config.admin.into_iter();
-    let refused_addresses: Vec<SocketAddr> = admin.chain(store.addresses.iter().copied()).collect();
-    PluginOptions {
-        dir: config.plugins.clone(),
-        cache_dir: settings::cache_dir(),
-        ceiling: config.sandbox.clone(),
-        secrets: config.secrets.clone(),
-        default_policy: config.retry.clone(),
-        slots: config.relay.concurrency,
-        pooling: config.pooling,
-        watch: config.watch,
-        refused_addresses,
-        payload_max: config.payload_max,
-        ..PluginOptions::default()
     }
 }

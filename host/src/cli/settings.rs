@@ -1,16 +1,17 @@
 //! From flags, environment and file to a configuration, and from there to a store.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use outboxd_store::{OnDelivered, Store, StoreOptions, TableName, WakeBy};
-use tracing::info;
+use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
 
 use super::args::{Global, MigrateArgs};
 use super::output;
-use crate::config::{self, Config, Environment, Notify, Overrides, Pooler};
+use crate::config::{self, Config, Environment, Notify, Overrides, Pooler, Purpose};
+use crate::plugin::{Compiler, PluginOptions, SandboxOptions};
 use crate::toml_reader::ConfigError;
 
 /// Everything that is wrong with the settings, a line each.
@@ -35,7 +36,7 @@ impl fmt::Display for WrongSettings {
 impl std::error::Error for WrongSettings {}
 
 /// Reads the configuration. A file that was named must be there; `outboxd.toml` may be absent.
-pub fn load(global: &Global, mut overrides: Overrides) -> anyhow::Result<Config> {
+pub fn load(global: &Global, mut overrides: Overrides, purpose: Purpose) -> anyhow::Result<Config> {
     overrides.database = global.database.clone();
     overrides.table = global.table.clone();
     let path = global.config.clone().unwrap_or_else(|| PathBuf::from("outboxd.toml"));
@@ -45,12 +46,12 @@ pub fn load(global: &Global, mut overrides: Overrides) -> anyhow::Result<Config>
         Err(error) => return Err(WrongSettings::one(format!("cannot read {path:?}: {error}"))),
     };
     let file = text.as_deref().map(|text| (path.as_path(), text));
-    config::resolve(file, overrides, &Environment::of_process()).map_err(|errors| WrongSettings(errors).into())
+    config::resolve(file, overrides, &Environment::of_process(), purpose).map_err(|errors| WrongSettings(errors).into())
 }
 
-/// The configuration of a command that has no settings of its own.
+/// The configuration of a command that looks at the outbox.
 pub fn load_plain(global: &Global) -> anyhow::Result<Config> {
-    load(global, Overrides::default())
+    load(global, Overrides::default(), Purpose::Outbox)
 }
 
 pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
@@ -63,9 +64,9 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
             Some(Duration::ZERO) => OnDelivered::Delete,
             _ => OnDelivered::Keep,
         },
-        wake_by: match config.notify {
-            Notify::On => WakeBy::Notify,
-            Notify::Off => WakeBy::PollOnly,
+        notify: match config.notify {
+            Notify::On => outboxd_store::Notify::Listen,
+            Notify::Off => outboxd_store::Notify::PollOnly,
         },
         pooler: match config.pooler {
             Pooler::None => outboxd_store::Pooler::None,
@@ -80,15 +81,15 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
 /// A store for one command: an answer or an error, no waiting for a database that is away.
 pub async fn connect(global: &Global) -> anyhow::Result<Store> {
     let config = load_plain(global)?;
-    let options = StoreOptions { wake_by: WakeBy::PollOnly, ..store_options(&config)? };
-    Ok(Store::connect(&options)?)
+    let options = StoreOptions { notify: outboxd_store::Notify::PollOnly, ..store_options(&config)? };
+    Ok(Store::connect(&options).await?)
 }
 
 pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
     let config = load_plain(global)?;
     let options = store_options(&config)?;
     if args.print {
-        output::line(outboxd_store::print_migrations(&options.url, &options.table)?);
+        output::line(outboxd_store::print_migrations(&options)?);
         return Ok(());
     }
     let migrated = outboxd_store::migrate(&options).await.context("cannot migrate")?;
@@ -100,13 +101,42 @@ pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
 }
 
 /// Where compiled plugins are cached: never in the plugins folder.
-pub fn cache_dir() -> PathBuf {
+fn cache_dir() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let dir = from("OUTBOXD_CACHE")
         .or_else(|| from("CACHE_DIRECTORY"))
         .or_else(|| from("XDG_CACHE_HOME").map(|dir| dir.join("outboxd")))
         .or_else(|| from("HOME").map(|dir| dir.join(".cache/outboxd")))
         .unwrap_or_else(|| Path::new("/var/cache/outboxd").into());
-    info!("compiled plugins are cached in {dir:?}");
     dir.join("compiled")
+}
+
+/// The sandbox of the configuration. `refused_addresses` stay out of every plugin's reach: our own listeners, the database.
+pub fn plugin_options(config: &Config, refused_addresses: Vec<SocketAddr>) -> PluginOptions {
+    PluginOptions {
+        dir: config.plugins.clone(),
+        cache_dir: Some(cache_dir()),
+        watch: config.watch,
+        ceiling: config.ceiling.clone(),
+        default_policy: config.retry.clone(),
+        default_concurrency: (config.relay.concurrency / 4).max(1),
+        sandbox: SandboxOptions {
+            pooling: config.pooling,
+            slots: config.relay.concurrency,
+            secrets: config.secrets.clone(),
+            refused_addresses,
+            roots: config.roots.clone(),
+            payload_bytes_max: config.payload_max,
+            compiler: compiler(),
+            ..SandboxOptions::default()
+        },
+    }
+}
+
+/// Plugins are compiled in a child of this program, so that one that is made to exhaust a compiler dies there.
+fn compiler() -> Compiler {
+    Compiler::child_of_this_program().unwrap_or_else(|error| {
+        tracing::warn!("this program does not know where it lies ({error}); plugins are compiled in this very process");
+        Compiler::InProcess
+    })
 }

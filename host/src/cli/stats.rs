@@ -1,12 +1,14 @@
 //! `outboxd stats`: each topic's numbers.
 
+use std::path::Path;
+
 use outboxd_core::TopicPattern;
 use outboxd_store::TopicStats;
 use serde::Serialize;
 
 use super::args::{Global, JsonArgs};
 use super::{output, settings};
-use crate::plugin::routed_topics;
+use crate::toml_reader::Reader;
 
 /// A topic's numbers, and whether this host's plugins folder routes it.
 #[derive(Serialize)]
@@ -32,6 +34,24 @@ pub async fn stats(global: &Global, args: JsonArgs) -> anyhow::Result<()> {
     let head = ["topic", "pending", "processing", "held", "delivered", "dead", "oldest due", "note"];
     output::line(output::table(&head, &rows.iter().map(cells).collect::<Vec<_>>()));
     Ok(())
+}
+
+/// The topics that the plugins in `folder` say they handle; whether each would be accepted is the relay's to say.
+fn routed_topics(folder: &Path) -> Vec<TopicPattern> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return vec![] };
+    let components = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    components
+        .filter(|path| path.extension().is_some_and(|extension| extension == "wasm"))
+        .flat_map(|path| topics_of(&path))
+        .collect()
+}
+
+fn topics_of(component: &Path) -> Vec<TopicPattern> {
+    let Some(stem) = component.file_stem().and_then(|stem| stem.to_str()) else { return vec![] };
+    let manifest = std::fs::read_to_string(component.with_extension("toml")).unwrap_or_default();
+    let written = Reader::parse(stem, &manifest).ok().and_then(|reader| reader.strings("topics"));
+    let topics = written.unwrap_or_else(|| vec![stem.to_owned()]);
+    topics.iter().filter_map(|topic| TopicPattern::parse(topic).ok()).collect()
 }
 
 fn row(stats: TopicStats, routed: &[TopicPattern]) -> Row {

@@ -1,6 +1,7 @@
 //! The configuration as meant: every key has a default, every value a type. Read by `cli` alone.
 
 mod resolve;
+mod sandbox;
 mod secret;
 
 use std::net::SocketAddr;
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 use outboxd_core::RetryPolicy;
 
-use crate::plugin::{Ceiling, Pooling, Secrets, WatchMode};
+use crate::plugin::egress::TlsRoots;
+use crate::plugin::{Ceiling, Pooling, Secrets, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 
-pub use resolve::{Environment, Overrides, resolve};
+pub use resolve::{Environment, Overrides, Purpose, resolve};
 
 /// What `outboxd.toml`, the environment and flags come to.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ pub struct Config {
     pub listen_database: Option<String>,
     /// A larger payload is refused at publish and dead at claim. Bytes. Default 1 MiB.
     pub payload_max: u64,
-    pub watch: WatchMode,
+    pub watch: Watch,
     pub pooling: Pooling,
     pub relay: RelayOptions,
     /// Whether publishing wakes this relay. Default true; the poll finds the rest.
@@ -42,7 +44,9 @@ pub struct Config {
     pub retry: RetryPolicy,
     pub retention: Retention,
     /// What no manifest can exceed.
-    pub sandbox: Ceiling,
+    pub ceiling: Ceiling,
+    /// Whose certificates plugins' requests trust. Default: Mozilla's, compiled in.
+    pub roots: TlsRoots,
     pub secrets: Secrets,
 }
 

@@ -9,8 +9,8 @@ use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
 use super::secret::{secret, secrets};
-use super::{Config, MigrateMode, Notify, Pooler};
-use crate::plugin::{Ceiling, Pooling, Secrets, WatchMode};
+use super::{Config, MigrateMode, Notify, Pooler, sandbox};
+use crate::plugin::{Pooling, Secrets, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 use crate::toml_reader::{ConfigError, Reader};
@@ -31,7 +31,9 @@ pub struct Environment(BTreeMap<String, String>);
 impl Environment {
     /// The variables of this process that are valid UTF-8.
     pub fn of_process() -> Self {
-        Environment(std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect())
+        Environment(
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect(),
+        )
     }
 
     pub fn get(&self, name: &str) -> Option<String> {
@@ -45,12 +47,22 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
+/// What the configuration is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Running plugins: every secret must have its value.
+    Plugins,
+    /// Looking at the outbox: secrets may be absent where a person works.
+    Outbox,
+}
+
 /// Resolves the configuration. `file` is the text of `outboxd.toml` with the name that errors show; without one, every key
 /// has its default.
 pub fn resolve(
     file: Option<(&Path, &str)>,
     overrides: Overrides,
     environment: &Environment,
+    purpose: Purpose,
 ) -> Result<Config, Vec<ConfigError>> {
     let reader = match file {
         Some((path, text)) => Reader::parse(&path.display().to_string(), text)?,
@@ -58,17 +70,19 @@ pub fn resolve(
     };
     let defaults = RelayOptions::default();
 
-    let database = overrides
-        .database
-        .or_else(|| environment.get("DATABASE_URL"))
-        .or_else(|| secret_or_string(&reader, "database", environment));
+    // Every key of the file is read, also where something stands above it: else it would count as unknown.
+    let file_database = secret_or_string(&reader, "database", environment);
+    let database = overrides.database.or_else(|| environment.get("DATABASE_URL")).or(file_database);
     let file_table = reader.string("table");
     let file_plugins = reader.string("plugins").map(PathBuf::from);
     let file_admin = reader.string("admin");
     let admin = admin_address(&reader, overrides.admin.or(file_admin).as_deref().unwrap_or("127.0.0.1:8787"));
     let admin_token = secret(&reader, "admin_token", environment);
     if admin.is_some_and(|address| !address.ip().is_loopback()) && admin_token.is_none() {
-        reader.error("admin_token", "is required where admin is not a loopback address; write { env = \"NAME\" } or { file = \"PATH\" }");
+        reader.error(
+            "admin_token",
+            "is required where admin is not a loopback address; write { env = \"NAME\" } or { file = \"PATH\" }",
+        );
     }
 
     let relay = reader.section("relay");
@@ -92,6 +106,7 @@ pub fn resolve(
         dead: retention.duration_or_never("dead").unwrap_or(kept.dead),
     };
 
+    let sandbox_section = reader.section("sandbox");
     let config = Config {
         database: database.unwrap_or_else(|| "sqlite:outbox.db".into()),
         table: overrides.table.or(file_table).unwrap_or_else(|| "outbox".into()),
@@ -108,14 +123,29 @@ pub fn resolve(
         },
         listen_database: secret_or_string(&reader, "listen_database", environment),
         payload_max: reader.size("payload_max").unwrap_or(PAYLOAD_BYTES_MAX_DEFAULT),
-        watch: WatchMode::read(&reader, "watch"),
-        pooling: Pooling::read(&reader, "pooling"),
+        watch: match reader.word("watch", &["auto", "poll", "off"]) {
+            Some("poll") => Watch::Poll,
+            Some("off") => Watch::Off,
+            _ => Watch::Auto,
+        },
+        pooling: match reader.word("pooling", &["auto", "on", "off"]) {
+            Some("on") => Pooling::On,
+            Some("off") => Pooling::Off,
+            _ => Pooling::Auto,
+        },
         relay: relay_options,
         notify,
         retry,
         retention,
-        sandbox: Ceiling::read(&reader.section("sandbox")),
-        secrets: Secrets::new(secrets(&reader.section("secrets"), environment)),
+        ceiling: sandbox::ceiling(&sandbox_section),
+        roots: sandbox::roots(&sandbox_section),
+        secrets: match purpose {
+            Purpose::Plugins => secrets(&reader.section("secrets"), environment),
+            Purpose::Outbox => {
+                reader.skip("secrets");
+                Secrets::default()
+            }
+        },
     };
     reader.finish()?;
     Ok(config)
@@ -144,7 +174,8 @@ fn admin_address(reader: &Reader, text: &str) -> Option<SocketAddr> {
 fn retry(reader: &Reader) -> RetryPolicy {
     let defaults = RetryPolicy::default();
     let policy = RetryPolicy {
-        max_attempts: integer(reader, "max_attempts", 1..=u32::MAX as usize).map_or(defaults.max_attempts, |n| n as u32),
+        max_attempts: integer(reader, "max_attempts", 1..=u32::MAX as usize)
+            .map_or(defaults.max_attempts, |n| n as u32),
         pause: defaults.pause,
         backoff: Backoff {
             base: positive(reader, "base").unwrap_or(defaults.backoff.base),
@@ -177,19 +208,26 @@ mod tests {
 
     fn errors(text: &str) -> Vec<String> {
         let environment = Environment::from_iter([("KEY".to_owned(), "s3cret-canary".to_owned())]);
-        match resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment) {
+        match resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment, Purpose::Plugins) {
             Ok(_) => vec![],
             Err(errors) => errors.iter().map(ToString::to_string).collect(),
         }
     }
 
     fn resolved(text: &str) -> Config {
-        resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &Environment::default()).expect("valid")
+        resolve(
+            Some((Path::new("outboxd.toml"), text)),
+            Overrides::default(),
+            &Environment::default(),
+            Purpose::Plugins,
+        )
+        .expect("valid")
     }
 
     #[test]
     fn with_no_configuration_at_all_it_is_an_sqlite_file_and_a_plugins_folder() {
-        let config = resolve(None, Overrides::default(), &Environment::default()).expect("defaults are valid");
+        let config =
+            resolve(None, Overrides::default(), &Environment::default(), Purpose::Plugins).expect("defaults are valid");
 
         assert_eq!(config.database, "sqlite:outbox.db");
         assert_eq!(config.table, "outbox");
@@ -200,7 +238,8 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_at_once_with_line_and_nearest_key() {
-        let errors = errors("databse = \"sqlite:a.db\"\n[relay]\nconcurency = 3\nlease = \"soon\"\n[retry]\nmax_attempts = 0\n");
+        let errors =
+            errors("databse = \"sqlite:a.db\"\n[relay]\nconcurency = 3\nlease = \"soon\"\n[retry]\nmax_attempts = 0\n");
 
         assert_eq!(errors.len(), 4, "{errors:#?}");
         assert!(errors[0].starts_with("outboxd.toml:1: ") && errors[0].contains("\"database\""), "{errors:#?}");
@@ -215,8 +254,8 @@ mod tests {
         let environment = Environment::from_iter([("DATABASE_URL".to_owned(), "sqlite:environment.db".to_owned())]);
         let flag = Overrides { database: Some("sqlite:flag.db".into()), ..Overrides::default() };
 
-        let by_flag = resolve(file, flag, &environment).expect("valid");
-        let by_environment = resolve(file, Overrides::default(), &environment).expect("valid");
+        let by_flag = resolve(file, flag, &environment, Purpose::Plugins).expect("valid");
+        let by_environment = resolve(file, Overrides::default(), &environment, Purpose::Plugins).expect("valid");
 
         assert_eq!(by_flag.database, "sqlite:flag.db");
         assert_eq!(by_environment.database, "sqlite:environment.db");
@@ -236,7 +275,9 @@ mod tests {
         let environment = Environment::from_iter([("KEY".to_owned(), "s3cret-canary".to_owned())]);
         let text = "admin_token = { env = \"KEY\" }\n[secrets]\nSHOP_KEY = { env = \"KEY\" }\n";
 
-        let config = resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment).expect("valid");
+        let config =
+            resolve(Some((Path::new("outboxd.toml"), text)), Overrides::default(), &environment, Purpose::Plugins)
+                .expect("valid");
 
         assert!(!format!("{config:?}").contains("s3cret-canary"));
     }
@@ -253,5 +294,16 @@ mod tests {
         let config = resolved("[retention]\ndelivered = \"0s\"\ndead = \"never\"\n");
 
         assert_eq!(config.retention, Retention { delivered: Some(Duration::ZERO), dead: None });
+    }
+
+    #[test]
+    fn who_only_looks_at_the_outbox_needs_no_secrets() {
+        let file = Some((Path::new("outboxd.toml"), "[secrets]\nSHOP_KEY = { env = \"MISSING\" }\n"));
+
+        let looking = resolve(file, Overrides::default(), &Environment::default(), Purpose::Outbox);
+        let running = resolve(file, Overrides::default(), &Environment::default(), Purpose::Plugins);
+
+        assert!(looking.is_ok());
+        assert!(running.is_err());
     }
 }

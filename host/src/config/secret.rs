@@ -1,19 +1,19 @@
 //! Values that come from the environment or a file, never from the configuration itself.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Environment;
+use crate::plugin::Secrets;
 use crate::toml_reader::Reader;
 
 /// The secret under `key`, written `{ env = "NAME" }` or `{ file = "PATH" }`. Mistakes are noted on the reader; none of
 /// them shows a value.
 pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> Option<SecretString> {
     if reader.has(key) && !reader.is_table(key) {
-        reader.section(key);
         // Not through a getter: it would show the value that should not have been here.
+        reader.skip(key);
         reader.error(key, r#"a secret is written { env = "NAME" } or { file = "PATH" }, never as itself"#);
         return None;
     }
@@ -41,7 +41,10 @@ pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> O
 }
 
 /// Every secret of the `[secrets]` table.
-pub(super) fn secrets(reader: &Reader, environment: &Environment) -> BTreeMap<String, SecretString> {
-    let names = reader.keys();
-    names.into_iter().filter_map(|name| Some((name.clone(), secret(reader, &name, environment)?))).collect()
+pub(super) fn secrets(reader: &Reader, environment: &Environment) -> Secrets {
+    let value = |name: String| {
+        let secret = secret(reader, &name, environment)?;
+        Some((name, secret.expose_secret().to_owned()))
+    };
+    reader.keys().into_iter().filter_map(value).collect()
 }

@@ -115,7 +115,8 @@ impl MeteredHandlers {
 impl Handlers for MeteredHandlers {
     fn route(&self, topic: &str) -> Option<Route> {
         let route = self.inner.route(topic)?;
-        let handler = MeteredHandler { inner: route.handler, plugin: route.plugin.clone(), topics: self.topics.clone() };
+        let handler =
+            MeteredHandler { inner: route.handler, plugin: route.plugin.clone(), topics: self.topics.clone() };
         Some(Route { handler: Arc::new(handler), ..route })
     }
 

@@ -14,7 +14,8 @@ pub use metered::{Metered, MeteredHandlers};
 /// Distinct topics that get a label of their own.
 pub const TOPICS_MAX: usize = 200;
 
-const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
+const SECONDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
 
 /// Installs the recorder of this process and describes every metric. Called once.
 pub fn install() -> Result<PrometheusHandle, BuildError> {

@@ -1,16 +1,20 @@
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use tracing::{debug, warn};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::component::compile;
+use super::compiler::Compiler;
+use super::folder::Content;
 
 /// Compiled components on disk, so that a start does not compile again what was compiled before.
 ///
@@ -20,11 +24,34 @@ use super::component::compile;
 pub(crate) struct Cache {
     dir: PathBuf,
     key: [u8; 32],
+    compiler: Compiler,
+    /// One compiler at a time: a folder of new plugins must not take all cores.
+    compiling: Mutex<()>,
+    _temporary: Option<tempfile::TempDir>,
 }
 
+/// What was not used for so long is deleted when a cache is opened.
+const UNUSED_MAX: Duration = Duration::from_secs(30 * 86_400);
+/// And so is what goes beyond this, the longest unused first. Bytes.
+const BYTES_MAX: u64 = 1 << 30;
+
 impl Cache {
+    /// The cache in `dir`; where there is none or it cannot be used, one that ends with this process.
+    pub(crate) fn open_or_temporary(dir: Option<&Path>, compiler: Compiler) -> Result<Cache, String> {
+        if let Some(dir) = dir {
+            match Cache::open(dir, compiler.clone()) {
+                Ok(cache) => return Ok(cache),
+                Err(error) => warn!("{error}; plugins are compiled at every start"),
+            }
+        }
+        let temporary =
+            tempfile::tempdir().map_err(|error| format!("no temporary folder for compiled plugins: {error}"))?;
+        let cache = Cache::open(temporary.path(), compiler)?;
+        Ok(Cache { _temporary: Some(temporary), ..cache })
+    }
+
     /// Opens or makes the folder; the text says why it cannot be used.
-    pub(crate) fn open(dir: &Path) -> Result<Cache, String> {
+    pub(crate) fn open(dir: &Path, compiler: Compiler) -> Result<Cache, String> {
         let complain = |error: io::Error| format!("compiled plugins cannot be kept in {dir:?}: {error}");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(complain)?;
         let meta = fs::metadata(dir).map_err(complain)?;
@@ -36,7 +63,9 @@ impl Cache {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(complain)?;
         }
         let key = key(&dir.join("key")).map_err(complain)?;
-        Ok(Cache { dir: dir.into(), key })
+        let cache = Cache { dir: dir.into(), key, compiler, compiling: Mutex::default(), _temporary: None };
+        cache.tidy();
+        Ok(cache)
     }
 
     /// The component of these bytes: from the folder, or compiled and then kept there.
@@ -47,14 +76,13 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => warn!("compiled plugin {path:?} is not usable, it is compiled again: {error}"),
         }
-        let artefact = compile(engine, bytes)?;
-        match self.keep(&path, &artefact).and_then(|()| self.load(engine, &path)) {
-            Ok(component) => Ok(component),
-            Err(error) => {
-                warn!("compiled plugin {path:?} cannot be kept: {error}");
-                Component::from_binary(engine, bytes).map_err(|error| super::component::one_line(&error))
-            }
-        }
+        let _turn = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = Instant::now();
+        let artefact = self.compiler.compile(engine, bytes)?;
+        metrics::histogram!("outboxd_plugin_compile_seconds").record(started.elapsed().as_secs_f64());
+        self.keep(&path, &artefact)
+            .and_then(|()| self.load(engine, &path))
+            .map_err(|error| format!("it is compiled, but cannot be kept in {:?}: {error}", self.dir))
     }
 
     fn load(&self, engine: &Engine, path: &Path) -> io::Result<Component> {
@@ -63,6 +91,8 @@ impl Cache {
         self.mac(path, &artefact)
             .verify_slice(&expected)
             .map_err(|_| io::Error::other("its authentication code is wrong"))?;
+        // What is in use is not deleted as unused.
+        fs::File::open(path).and_then(|file| file.set_modified(SystemTime::now())).ok();
         debug!("compiled plugin {path:?} loaded");
         load_authenticated(engine, path).map_err(|error| io::Error::other(format!("{error:#}")))
     }
@@ -71,6 +101,89 @@ impl Cache {
         // Mapped files are never written in place: a process that runs from one would see it change.
         write_aside(path, artefact)?;
         write_aside(&path.with_extension("mac"), &self.mac(path, artefact).finalize().into_bytes())
+    }
+
+    /// Keeps a plugin that was found good, so that it can serve when the file in `folder` is bad at the next start.
+    pub(crate) fn keep_good(&self, folder: &Path, name: &str, content: &Content) -> io::Result<()> {
+        let path = self.good(folder, name);
+        let manifest = content.manifest.as_deref();
+        // No manifest is told from an empty one.
+        let length = manifest.map_or(u64::MAX, |manifest| manifest.len() as u64);
+        let body = [&length.to_le_bytes(), manifest.unwrap_or_default().as_bytes(), &content.component].concat();
+        let code = self.mac(&path, &body).finalize().into_bytes();
+        let same = fs::File::open(&path).and_then(|mut file| {
+            let mut known = [0; 32];
+            file.read_exact(&mut known)?;
+            Ok(known == code[..])
+        });
+        if same.unwrap_or(false) {
+            return Ok(());
+        }
+        write_aside(&path, &[&code[..], &body].concat())
+    }
+
+    /// The plugin of that name that was good last, if it was kept and nobody touched it.
+    pub(crate) fn last_good(&self, folder: &Path, name: &str) -> Option<Content> {
+        let path = self.good(folder, name);
+        let bytes = Bytes::from(fs::read(&path).ok()?);
+        let (code, body) = (bytes.get(..32)?, bytes.slice(32..));
+        self.mac(&path, &body).verify_slice(code).ok()?;
+        let length = u64::from_le_bytes(body.get(..8)?.try_into().ok()?);
+        if length == u64::MAX {
+            return Some(Content::new(body.slice(8..), None));
+        }
+        let end = usize::try_from(length).ok()?.checked_add(8).filter(|end| *end <= body.len())?;
+        let manifest = String::from_utf8(body[8..end].to_vec()).ok()?;
+        Some(Content::new(body.slice(end..), Some(manifest)))
+    }
+
+    /// A plugin that is gone is not to come back.
+    pub(crate) fn forget_good(&self, folder: &Path, name: &str) {
+        fs::remove_file(self.good(folder, name)).ok();
+    }
+
+    /// Remembers that a version was sent back, so that a restart does not begin with it.
+    pub(crate) fn mark_bad(&self, folder: &Path, name: &str, digest: &str) -> io::Result<()> {
+        write_aside(&self.good(folder, name).with_extension("bad"), digest.as_bytes())
+    }
+
+    pub(crate) fn is_bad(&self, folder: &Path, name: &str, digest: &str) -> bool {
+        fs::read(self.good(folder, name).with_extension("bad")).is_ok_and(|marked| marked == digest.as_bytes())
+    }
+
+    /// Folders may share a cache, and names are only unique in one folder.
+    fn good(&self, folder: &Path, name: &str) -> PathBuf {
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.into());
+        let place = hex(&Sha256::digest(folder.as_os_str().as_encoded_bytes()));
+        self.dir.join(format!("{name}-{}.good", &place[..16]))
+    }
+
+    /// Deletes what has long been unused, and what was left half-written. Only that: what is mapped stays readable.
+    fn tidy(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        let mut kept: Vec<(SystemTime, u64, PathBuf)> = vec![];
+        for entry in entries.flatten() {
+            let (path, Ok(meta)) = (entry.path(), entry.metadata()) else { continue };
+            let used = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let is_old = |age: Duration| used.elapsed().is_ok_and(|elapsed| elapsed > age);
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("cwasm") => kept.push((used, meta.len(), path)),
+                Some(extension) if extension.starts_with("new-") && is_old(Duration::from_secs(3600)) => {
+                    drop(fs::remove_file(path))
+                }
+                _ => {}
+            }
+        }
+        kept.sort_by_key(|(used, ..)| std::cmp::Reverse(*used));
+        let mut bytes = 0;
+        for (used, size, path) in kept {
+            bytes += size;
+            if bytes > BYTES_MAX || used.elapsed().is_ok_and(|age| age > UNUSED_MAX) {
+                debug!("compiled plugin {path:?} is deleted: unused, or one too many");
+                fs::remove_file(path.with_extension("mac")).ok();
+                fs::remove_file(path).ok();
+            }
+        }
     }
 
     /// Over the name too: an artefact under another's name is another engine's or another plugin's.
@@ -183,18 +296,18 @@ mod tests {
     #[test]
     fn a_component_is_compiled_once_and_then_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = Cache::open(dir.path(), Compiler::InProcess).unwrap();
 
         cache.component(&engine(), &component()).unwrap();
 
         let path = dir.path().join(format!("{}.cwasm", name(&engine(), &component())));
-        assert!(Cache::open(dir.path()).unwrap().load(&engine(), &path).is_ok());
+        assert!(Cache::open(dir.path(), Compiler::InProcess).unwrap().load(&engine(), &path).is_ok());
     }
 
     #[test]
     fn an_artefact_that_was_touched_or_renamed_is_never_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = Cache::open(dir.path(), Compiler::InProcess).unwrap();
         cache.component(&engine(), &component()).unwrap();
         let path = dir.path().join(format!("{}.cwasm", name(&engine(), &component())));
         let other = dir.path().join("other.cwasm");
@@ -213,10 +326,50 @@ mod tests {
     }
 
     #[test]
+    fn the_last_good_plugin_comes_back_as_it_was_and_only_from_its_own_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path(), Compiler::InProcess).unwrap();
+        let (here, elsewhere) = (Path::new("/here"), Path::new("/elsewhere"));
+        for manifest in [None, Some(String::new()), Some("topics = [\"a\"]".to_string())] {
+            let content = Content::new(component().into(), manifest);
+            cache.keep_good(here, "shop", &content).unwrap();
+
+            assert_eq!(cache.last_good(here, "shop"), Some(content));
+            assert_eq!(cache.last_good(elsewhere, "shop"), None);
+        }
+        let path = cache.good(here, "shop");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[45] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(cache.last_good(here, "shop"), None);
+    }
+
+    #[test]
+    fn what_was_long_unused_is_deleted_and_what_is_used_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path(), Compiler::InProcess).unwrap();
+        cache.component(&engine(), &component()).unwrap();
+        let used = dir.path().join(format!("{}.cwasm", name(&engine(), &component())));
+        let unused = dir.path().join("unused.cwasm");
+        for path in [unused.clone(), unused.with_extension("mac")] {
+            fs::write(&path, "x").unwrap();
+            fs::File::open(&path)
+                .unwrap()
+                .set_modified(SystemTime::now() - UNUSED_MAX - Duration::from_secs(60))
+                .unwrap();
+        }
+
+        Cache::open(dir.path(), Compiler::InProcess).unwrap();
+
+        assert!(used.exists());
+        assert!(!unused.exists() && !unused.with_extension("mac").exists());
+    }
+
+    #[test]
     fn the_folder_and_its_key_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache");
-        Cache::open(&path).unwrap();
+        Cache::open(&path, Compiler::InProcess).unwrap();
 
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path.join("key")).unwrap().mode() & 0o777, 0o600);

@@ -26,7 +26,7 @@ pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
         Some(b"\0asm\x0d\0\x01\0") => Ok(()),
         Some(b"\0asm\x01\0\0\0") => {
             Err("this is a core WebAssembly module, not a component; build it for wasm32-wasip2, or make a \
-            component of it with `outboxd plugin build`"
+            component of it with `wasm-tools component new`"
                 .into())
         }
         Some([0, b'a', b's', b'm', ..]) => {

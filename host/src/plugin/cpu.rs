@@ -1,9 +1,25 @@
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A call that has computed for longer takes turns with others of its kind.
+const LONG: Duration = Duration::from_millis(20);
+
+/// Keeps a thread free for short calls: calls that compute for long share all threads but one, a tick each in turn. Without
+/// it every short call would wait for a tick of each that spins.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns(Arc<Semaphore>);
+
+impl Turns {
+    pub(crate) fn new(threads: usize) -> Self {
+        Turns(Arc::new(Semaphore::new(threads.saturating_sub(1).max(1))))
+    }
+}
 
 /// What a call has spent computing, measured by timing its polls: a guest that waits for a reply is charged nothing.
 #[derive(Debug)]
@@ -14,11 +30,30 @@ pub(crate) struct CpuMeter {
     spent: AtomicU64,
     /// When the running slice began, in nanoseconds since `base`, plus one; 0 while none runs.
     slice_start: AtomicU64,
+    turns: Turns,
+    /// Held while a long call computes, and given back whenever it pauses.
+    turn: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl CpuMeter {
-    pub(crate) fn new(budget: Duration) -> Arc<Self> {
-        Arc::new(CpuMeter { base: Instant::now(), budget, spent: AtomicU64::new(0), slice_start: AtomicU64::new(0) })
+    pub(crate) fn new(budget: Duration, turns: Turns) -> Arc<Self> {
+        let (spent, slice_start) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(CpuMeter { base: Instant::now(), budget, spent, slice_start, turns, turn: Mutex::default() })
+    }
+
+    /// Shares the thread with whoever else waits for it; returns when it is this call's turn again.
+    pub(crate) async fn pause(self: Arc<Self>) {
+        // Ends the slice, and with it a turn.
+        tokio::task::yield_now().await;
+        if self.spent() >= LONG {
+            // Never closed; were it so, the call would go on out of turn.
+            let turn = self.turns.0.clone().acquire_owned().await.ok();
+            self.set_turn(turn);
+        }
+    }
+
+    fn set_turn(&self, turn: Option<OwnedSemaphorePermit>) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
     }
 
     /// The running slice included.
@@ -58,6 +93,7 @@ impl<F: Future> Future for Measured<F> {
         let polled = self.future.as_mut().poll(cx);
         self.meter.slice_start.store(0, Ordering::Relaxed);
         self.meter.spent.fetch_add(self.meter.now().saturating_sub(start), Ordering::Relaxed);
+        self.meter.set_turn(None);
         polled
     }
 }
@@ -68,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_costs_nothing_and_computing_does() {
-        let meter = CpuMeter::new(Duration::from_millis(20));
+        let meter = CpuMeter::new(Duration::from_millis(20), Turns::new(2));
 
         meter.measure(tokio::time::sleep(Duration::from_millis(60))).await;
         assert!(!meter.is_spent());

@@ -130,3 +130,74 @@ fn start_ticker(engine: &Engine) -> wasmtime::Result<()> {
     std::thread::Builder::new().name("epoch".into()).spawn(tick)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::component::Component;
+
+    use super::*;
+
+    /// Features unify across a build, and defaults change with versions: so what counts is asked at run time.
+    #[test]
+    fn exactly_the_wanted_proposals_are_on() {
+        let engine = Engine::new(&strict_config()).unwrap();
+
+        let features = format!("{:?}", engine.get_wasm_features());
+        let mut on: Vec<&str> =
+            features.trim_start_matches("WasmFeatures(").trim_end_matches(')').split(" | ").collect();
+        on.sort_unstable();
+
+        let mut wanted = [
+            "MUTABLE_GLOBAL",
+            "SATURATING_FLOAT_TO_INT",
+            "SIGN_EXTENSION",
+            "REFERENCE_TYPES",
+            "MULTI_VALUE",
+            "BULK_MEMORY",
+            "SIMD",
+            "TAIL_CALL",
+            "FLOATS",
+            "MULTI_MEMORY",
+            "EXTENDED_CONST",
+            "COMPONENT_MODEL",
+        ];
+        wanted.sort_unstable();
+        assert_eq!(on, wanted);
+    }
+
+    #[test]
+    fn one_component_of_each_banned_proposal_is_refused() {
+        let engine = Engine::new(&strict_config()).unwrap();
+        let core = |fields: &str| format!("(component (core module {fields}))");
+        for (proposal, text) in [
+            ("gc", core("(type (struct (field i32)))")),
+            ("gc arrays", core("(type (array (mut i8)))")),
+            ("i31", core("(func (drop (ref.i31 (i32.const 1))))")),
+            ("function references", core("(type $f (func)) (func (param (ref $f)) (call_ref $f (local.get 0)))")),
+            ("exceptions", core("(tag $t) (func (throw $t))")),
+            ("try_table", core("(func (try_table))")),
+            ("threads", core("(memory 1 1 shared)")),
+            ("atomics", core("(memory 1) (func (drop (i32.atomic.load (i32.const 0))))")),
+            ("memory64", core("(memory i64 1)")),
+            ("table64", core("(table i64 1 funcref)")),
+            ("relaxed simd", core("(func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))")),
+            ("stack switching", core("(type $f (func)) (type $c (cont $f))")),
+            (
+                "wide arithmetic",
+                core(
+                    "(func (param i64 i64 i64 i64) (result i64 i64) (i64.add128 (local.get 0) (local.get 1) (local.get 2) (local.get 3)))",
+                ),
+            ),
+            ("custom page sizes", core("(memory 1 (pagesize 1))")),
+            ("shared everything", core("(global (shared i32) (i32.const 0))")),
+            ("component async", "(component (import \"f\" (func async)))".into()),
+            ("component streams", "(component (type (stream u8)))".into()),
+            ("component futures", "(component (type (future u8)))".into()),
+            ("error context", "(component (type error-context))".into()),
+            ("component values", "(component (import \"v\" (value string)))".into()),
+        ] {
+            let bytes = wat::parse_str(&text).unwrap_or_else(|error| panic!("{proposal}: {error}"));
+            assert!(Component::from_binary(&engine, &bytes).is_err(), "{proposal} was accepted");
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use outboxd_core::{TopicPattern, safe_text};
 use sha2::{Digest, Sha256};
 
@@ -50,10 +51,20 @@ pub(crate) struct Found {
 }
 
 /// What was read, once: the same bytes are hashed, checked and compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
-    pub(crate) component: Vec<u8>,
+    pub(crate) component: Bytes,
     pub(crate) manifest: Option<String>,
     pub(crate) digest: String,
+}
+
+impl Content {
+    pub(crate) fn new(component: Bytes, manifest: Option<String>) -> Content {
+        let mut hasher = Sha256::new();
+        hasher.update(&component);
+        hasher.update(manifest.as_deref().unwrap_or_default());
+        Content { digest: hex(&hasher.finalize()), component, manifest }
+    }
 }
 
 /// One look at the folder.
@@ -140,13 +151,9 @@ fn read(path: &Path, known: Option<&Stamps>) -> io::Result<Option<Found>> {
     if stamps(path, &manifest_path)? != before || component.len() as u64 != before.0.size {
         return Ok(None);
     }
-    let mut hasher = Sha256::new();
-    hasher.update(&component);
-    hasher.update(manifest.as_deref().unwrap_or_default());
-    let digest = hex(&hasher.finalize());
     let to_text = |bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("its manifest is not UTF-8"));
-    let manifest = manifest.map(to_text).transpose()?;
-    Ok(Some(Found { file: path.into(), stamps: before, content: Some(Content { component, manifest, digest }) }))
+    let content = Content::new(component.into(), manifest.map(to_text).transpose()?);
+    Ok(Some(Found { file: path.into(), stamps: before, content: Some(content) }))
 }
 
 fn stamps(path: &Path, manifest_path: &Path) -> io::Result<Stamps> {

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::cache::{Cache, hex};
 use super::grants::Ceiling;
-use super::loader::{Loader, prepare};
+use super::loader::{Loader, Problem, prepare};
 use super::manifest::Manifest;
 use super::registry::{Guest, Plugin, Registry};
 use super::sandbox::{Sandbox, SandboxOptions};
@@ -67,8 +67,10 @@ pub struct PluginInfo {
     pub private_networks: Vec<String>,
     /// Names only.
     pub secrets: Vec<String>,
-    /// `live`, `parked` or `bad`.
+    /// `live`, `canary` (a newer version is on trial beside it), `parked` or `bad`.
     pub state: &'static str,
+    /// The digest of the version on trial, with its calls and faults so far.
+    pub canary: Option<CanaryInfo>,
     /// Why the file in the folder does not serve; beside `live`, the version before it does.
     pub error: Option<String>,
     /// Milliseconds since the epoch.
@@ -79,19 +81,37 @@ pub struct PluginInfo {
     pub last_error: Option<String>,
 }
 
+/// A version on trial.
+#[derive(Clone, Debug, Serialize)]
+pub struct CanaryInfo {
+    pub digest: String,
+    pub calls: u64,
+    pub faults: u64,
+}
+
 impl PluginHost {
     /// Sets the sandbox up. Nothing is loaded before [`PluginHost::scan_once`].
     pub fn start(options: PluginOptions) -> Result<Arc<PluginHost>, String> {
+        let cache = Cache::open_or_temporary(options.cache_dir.as_deref(), options.sandbox.compiler.clone())?;
+        let cache = Arc::new(cache);
         let sandbox = Arc::new(Sandbox::new(options.sandbox)?);
         if let Err(error) = std::fs::create_dir_all(&options.dir) {
             warn!("the plugin folder {:?} is missing and cannot be made: {error}", options.dir);
         }
-        let registry = Arc::new(Registry::default());
+        let registry = Arc::new(Registry {
+            set: arc_swap::ArcSwap::default(),
+            changing: std::sync::Mutex::default(),
+            sent_back: std::sync::Mutex::default(),
+            cache: cache.clone(),
+            dir: options.dir.clone(),
+            sandbox: sandbox.clone(),
+            default_concurrency: options.default_concurrency,
+        });
         let loader = Loader {
             sandbox,
             registry: registry.clone(),
             dir: options.dir,
-            cache: open_cache(options.cache_dir.as_deref()),
+            cache,
             ceiling: options.ceiling,
             default_retry: options.default_policy,
             default_concurrency: options.default_concurrency,
@@ -119,7 +139,11 @@ impl PluginHost {
     /// Every plugin that serves and every file that does not, by name.
     pub fn list(&self) -> Vec<PluginInfo> {
         let set = self.registry.set.load_full();
-        let problems = self.loader.problems().clone();
+        let mut problems = self.loader.problems().clone();
+        for (name, (digest, why)) in self.registry.sent_back().iter() {
+            let problem = Problem { digest: Some(digest.clone()), error: why.clone() };
+            problems.entry(format!("{name}.wasm")).or_insert(problem);
+        }
         let mut list: Vec<PluginInfo> = set.plugins.iter().map(|plugin| info(plugin)).collect();
         for (file, problem) in problems {
             let name = file.strip_suffix(".wasm").unwrap_or(&file).to_string();
@@ -134,6 +158,7 @@ impl PluginHost {
                     private_networks: vec![],
                     secrets: vec![],
                     state: "bad",
+                    canary: None,
                     error: Some(problem.error),
                     loaded_at_ms: None,
                     calls: 0,
@@ -163,22 +188,11 @@ impl OnePlugin {
         component: Vec<u8>,
         manifest: Manifest,
     ) -> Result<OnePlugin, String> {
+        let cache = Arc::new(Cache::open_or_temporary(cache_dir, options.compiler.clone())?);
         let sandbox = Arc::new(Sandbox::new(options)?);
         let digest = hex(&Sha256::digest(&component));
-        let version =
-            prepare(&sandbox, open_cache(cache_dir), name, component, digest.clone(), manifest.clone()).await?;
+        let version = prepare(&sandbox, cache, name, component.into(), digest.clone(), manifest.clone()).await?;
         Ok(OnePlugin { manifest, digest, handler: Arc::new(Guest { sandbox, version }) })
-    }
-}
-
-/// A cache that cannot be used costs time at the next start, nothing else.
-fn open_cache(dir: Option<&Path>) -> Option<Arc<Cache>> {
-    match Cache::open(dir?) {
-        Ok(cache) => Some(Arc::new(cache)),
-        Err(error) => {
-            warn!("{error}; plugins are compiled at every start");
-            None
-        }
     }
 }
 
@@ -194,7 +208,15 @@ fn info(plugin: &Plugin) -> PluginInfo {
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
         secrets: manifest.grants.secrets.keys().cloned().collect(),
-        state: if version.is_parked() { "parked" } else { "live" },
+        state: match (version.is_parked(), &plugin.canary) {
+            (true, _) => "parked",
+            (false, Some(_)) => "canary",
+            (false, None) => "live",
+        },
+        canary: plugin.canary.as_ref().map(|canary| {
+            let (calls, faults) = canary.trial.so_far();
+            CanaryInfo { digest: canary.version.digest.to_string(), calls, faults }
+        }),
         error: None,
         loaded_at_ms: u64::try_from(since_epoch.as_millis()).ok(),
         calls: version.stats.calls.load(Ordering::Relaxed),

@@ -1,22 +1,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use outboxd_core::{Claim, safe_text};
+use outboxd_core::{Attempt, Claim, Outcome, safe_text};
 use tokio_util::sync::CancellationToken;
 use wasmtime::Store;
 
 use super::bindings::outboxd::plugin::messages::{Failure, Message};
 use super::component::one_line;
 use super::cpu::CpuMeter;
-use super::egress::CallEgress;
-use super::limits::StoreLimiter;
 use super::outcome::{Ended, Seen, Verdict, judge};
-use super::output::{CallFacts, GuestOutput};
-use super::redact::Redactor;
+use super::output::CallFacts;
+use super::reuse::Instance;
 use super::sandbox::Sandbox;
-use super::state::{CallBounds, CallContext, CallState, GrantedSecrets, HANDLES_MAX};
+use super::state::{CallBounds, CallContext, CallState};
 use super::version::Version;
 use crate::handler::CallControl;
 
@@ -30,12 +27,14 @@ pub(crate) struct Report {
     pub(crate) memory: usize,
 }
 
-/// Hands one message to a fresh instance of `version`. Runs on the guests' threads.
+/// Hands one message to an instance of `version`: a fresh one, or, where the manifest asks for reuse, one that has served
+/// before. Runs on the guests' threads.
 pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, control: CallControl) -> Report {
     let limits = &version.manifest.limits;
     let started = Instant::now();
-    let deadline = control.deadline.into_std().min(started + limits.deadline);
-    let bounds = CallBounds { cpu: CpuMeter::new(limits.cpu), deadline, stop: control.stop };
+    let deadline = started + limits.deadline;
+    let cpu = CpuMeter::new(limits.cpu, sandbox.turns.clone());
+    let bounds = CallBounds { cpu, deadline, stop: control.stop };
     let facts = CallFacts {
         plugin: version.name.clone(),
         topic: claim.message.topic.clone(),
@@ -48,62 +47,47 @@ pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, co
         traceparent: traceparent(claim),
     };
     let message = to_wit(claim);
-    let mut store = store(sandbox, version, facts, bounds.clone(), context);
+    let mut instance = version.idle.take(version, sandbox, facts, bounds.clone(), context);
     let ended = {
         let work = async {
-            let plugin = version.pre.instantiate_async(&mut store).await?;
-            plugin.outboxd_plugin_handler().call_handle(&mut store, &message).await
+            let (store, plugin) = instance.start(&version.pre).await?;
+            plugin.outboxd_plugin_handler().call_handle(store, &message).await
         };
         run(work, &bounds).await
     };
     let allowed = deadline.saturating_duration_since(started);
-    report(store, ended, &bounds, limits, allowed)
+    let answered = matches!(ended, Ended::Answered(_));
+    let report = report(&instance.store, ended, &bounds, version, allowed);
+    // One that was refused something is not trusted with the next message.
+    if answered && instance.store.data().egress.refusal().is_none() {
+        version.idle.put_back(instance, version, sandbox);
+    } else {
+        dispose(instance);
+    }
+    report
 }
 
 /// Starts an instance within the limits of a call.
 pub(crate) async fn try_out(sandbox: &Sandbox, version: &Version) -> Result<(), String> {
     let limits = &version.manifest.limits;
     let deadline = Instant::now() + limits.deadline;
-    let bounds = CallBounds { cpu: CpuMeter::new(limits.cpu), deadline, stop: CancellationToken::new() };
-    let facts =
-        CallFacts { plugin: version.name.clone(), topic: String::new(), message_id: "trial".into(), attempt: 0 };
-    let context = CallContext { max_attempts: 1, idempotency_key: String::new(), traceparent: None };
-    let mut store = store(sandbox, version, facts, bounds.clone(), context);
-    let ended = {
-        let work = async { version.pre.instantiate_async(&mut store).await.map(|_| Ok(())) };
-        run(work, &bounds).await
+    let cpu = CpuMeter::new(limits.cpu, sandbox.turns.clone());
+    let bounds = CallBounds { cpu, deadline, stop: CancellationToken::new() };
+    let facts = CallFacts {
+        plugin: version.name.clone(),
+        topic: String::new(),
+        message_id: "trial".into(),
+        attempt: Attempt(0).0,
     };
-    let report = report(store, ended, &bounds, limits, limits.deadline);
+    let context = CallContext { max_attempts: 1, idempotency_key: String::new(), traceparent: None };
+    let mut instance = Instance::new(sandbox, version, facts, bounds.clone(), context);
+    let ended = run(async { instance.start(&version.pre).await.map(|_| Ok(())) }, &bounds).await;
+    let report = report(&instance.store, ended, &bounds, version, limits.deadline);
+    dispose(instance);
     match report.verdict.outcome {
-        outboxd_core::Outcome::Fault { error, .. } => Err(format!("it cannot be started: {error}")),
+        Outcome::Fault { error, .. } => Err(format!("it cannot be started: {error}")),
         _ => Ok(()),
     }
-}
-
-fn store(
-    sandbox: &Sandbox,
-    version: &Version,
-    facts: CallFacts,
-    bounds: CallBounds,
-    context: CallContext,
-) -> Store<CallState> {
-    let limits = &version.manifest.limits;
-    let redactor = Redactor::default();
-    let output = GuestOutput::new(Arc::new(facts), limits, redactor.clone());
-    let egress = CallEgress::new(version.egress.clone(), limits, redactor);
-    let secrets = GrantedSecrets { names: version.secret_names.clone(), all: sandbox.secrets.clone() };
-    let limiter = StoreLimiter::new(limits.memory, sandbox.budget.clone());
-    let state = CallState::new(limiter, version.settings.clone(), bounds, output, egress, secrets, context);
-    let mut store = Store::new(&sandbox.engine, state);
-    store.limiter(|state| &mut state.limiter);
-    // Before anything of the guest runs: start functions and `cabi_realloc` are guest code.
-    store.set_epoch_deadline(1);
-    store.epoch_deadline_callback(CallState::on_tick);
-    // Bytes that one host call may copy out of the guest.
-    let fuel = sandbox.payload_bytes_max.saturating_mul(2).saturating_add(1 << 20);
-    store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    store.set_max_component_handles(HANDLES_MAX);
-    store
 }
 
 /// Runs guest code until it ends, its time is up or it is stopped. What is dropped half-way here is dropped before its
@@ -123,13 +107,7 @@ async fn run(work: impl Future<Output = wasmtime::Result<Result<(), Failure>>>, 
     }
 }
 
-fn report(
-    store: Store<CallState>,
-    ended: Ended,
-    bounds: &CallBounds,
-    limits: &super::limits::Limits,
-    allowed: Duration,
-) -> Report {
+fn report(store: &Store<CallState>, ended: Ended, bounds: &CallBounds, version: &Version, allowed: Duration) -> Report {
     let state = store.data();
     state.output.finish();
     let seen = Seen {
@@ -141,16 +119,21 @@ fn report(
         allowed,
     };
     if let Ended::Failed(error) = &ended {
+        version.tell_once(error);
         tracing::debug!("a call failed: {}", one_line(error));
     }
     let (http_status, response_excerpt) = state.egress.last_response();
-    let mut verdict = judge(ended, &seen, limits);
+    let mut verdict = judge(ended, &seen, &version.manifest.limits);
     state.egress.strike_out(&mut verdict.outcome);
     let memory = state.limiter.memory_high_water();
-    if catch_unwind(AssertUnwindSafe(|| drop(store))).is_err() {
+    Report { verdict, http_status, response_excerpt, cpu: bounds.cpu.spent(), memory }
+}
+
+/// Dropping a store runs code of the host on what a guest has left: a panic there costs nothing but a log line.
+fn dispose(instance: Instance) {
+    if catch_unwind(AssertUnwindSafe(|| drop(instance))).is_err() {
         tracing::error!("outboxd panicked while it cleaned up after a call, please report it");
     }
-    Report { verdict, http_status, response_excerpt, cpu: bounds.cpu.spent(), memory }
 }
 
 fn to_wit(claim: &Claim) -> Message {
@@ -176,4 +159,86 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     safe_text(&text.unwrap_or_else(|| "no message".into()), 1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use outboxd_core::{Attempt, LeaseId, Message as CoreMessage, MessageId, Payload, RetryPolicy};
+    use wasmtime::component::Component;
+
+    use super::*;
+    use crate::plugin::engine::Pooling;
+    use crate::plugin::grants::Ceiling;
+    use crate::plugin::guest;
+    use crate::plugin::manifest::Manifest;
+    use crate::plugin::sandbox::SandboxOptions;
+
+    /// Enough for every wait of most guests, and bounded for those that yield for ever.
+    const POLLS_MAX: usize = 24;
+
+    fn claim() -> Claim {
+        let message = CoreMessage {
+            id: MessageId(uuid::Uuid::now_v7()),
+            topic: "guest".into(),
+            key: None,
+            payload: Payload::Bytes(b"{}".to_vec()),
+            headers: vec![],
+            created_at_ms: 0,
+        };
+        Claim { message, lease_id: LeaseId(uuid::Uuid::new_v4()), attempt: Attempt(1), lapses: 0, expired: false }
+    }
+
+    /// Polls `future` at most `polls` times, then drops it. Answers whether it came to its end.
+    async fn poll_then_drop(future: impl Future<Output = Report>, polls: usize) -> bool {
+        let mut future = pin!(future);
+        let mut left = polls;
+        std::future::poll_fn(move |cx| {
+            let done = future.as_mut().poll(cx).is_ready();
+            left -= 1;
+            if done || left == 0 { Poll::Ready(done) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_may_be_dropped_at_every_await_and_leaves_nothing_behind() {
+        let options = SandboxOptions {
+            slots: 4,
+            pooling: Pooling::On,
+            memory_total_max: Some(1 << 40),
+            ..SandboxOptions::default()
+        };
+        let sandbox = Sandbox::new(options).unwrap();
+        let manifest = "[limits]\ncpu = \"25ms\"\ndeadline = \"100ms\"\n[grants]\nhosts = [\"https://example.com\"]";
+        let manifest =
+            Manifest::parse("guest.toml", manifest, "guest", &Ceiling::default(), &RetryPolicy::default()).unwrap();
+        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guests/wat"));
+        let (mut guests, mut drops) = (0, 0);
+
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let component = Component::from_binary(&sandbox.engine, &guest::build(&text));
+            let version = component
+                .map_err(|error| error.to_string())
+                .and_then(|component| Version::link(&sandbox, &component, "guest", "0", manifest.clone()));
+            let Ok(version) = version else { continue };
+            guests += 1;
+            for polls in 1..=POLLS_MAX {
+                let control = CallControl { stop: CancellationToken::new() };
+                if poll_then_drop(call(&sandbox, &version, &claim(), control), polls).await {
+                    break;
+                }
+                drops += 1;
+            }
+        }
+
+        assert!(guests >= 60 && drops >= guests, "{guests} guests, {drops} drops");
+        assert_eq!(sandbox.budget.left(), 1 << 40);
+        let pool = sandbox.engine.pooling_allocator_metrics().unwrap();
+        assert_eq!((pool.component_instances(), pool.memories(), pool.stacks()), (0, 0, 0));
+    }
 }

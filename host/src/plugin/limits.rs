@@ -137,6 +137,12 @@ impl MemoryBudget {
         Arc::new(MemoryBudget { left: AtomicUsize::new(usize::try_from(bytes).unwrap_or(usize::MAX)) })
     }
 
+    /// What is not held by anybody. Bytes.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> usize {
+        self.left.load(Ordering::Acquire)
+    }
+
     fn take(&self, bytes: usize) -> bool {
         self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes)).is_ok()
     }

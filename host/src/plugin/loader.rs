@@ -1,17 +1,19 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use outboxd_core::RetryPolicy;
 use tracing::{info, warn};
-use wasmtime::component::Component;
 
 use super::cache::Cache;
-use super::component::{check_kind, compile, one_line};
+use super::component::check_kind;
 use super::folder::{Content, Look, Stamps, look};
 use super::grants::Ceiling;
 use super::manifest::Manifest;
-use super::registry::{Plugin, PluginSet, Registry};
+use super::registry::{Canary, Plugin, PluginSet, Registry};
+use super::rollout::Trial;
 use super::sandbox::Sandbox;
 use super::version::Version;
 
@@ -23,7 +25,7 @@ pub(crate) struct Loader {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) dir: PathBuf,
-    pub(crate) cache: Option<Arc<Cache>>,
+    pub(crate) cache: Arc<Cache>,
     pub(crate) ceiling: Ceiling,
     pub(crate) default_retry: RetryPolicy,
     pub(crate) default_concurrency: usize,
@@ -39,8 +41,8 @@ pub(crate) struct Memory {
     stamps: BTreeMap<String, Stamps>,
     /// The digest that was tried last, good or bad.
     tried: BTreeMap<String, String>,
-    /// How many scans in a row did not find it.
-    missing: BTreeMap<String, u32>,
+    /// Since when no scan has found it.
+    missing: BTreeMap<String, Instant>,
     folder_problem: Option<String>,
 }
 
@@ -59,8 +61,8 @@ pub(crate) enum Again {
     No,
 }
 
-/// A file that is gone is unloaded when a second look does not find it either: editors and rsync delete and create.
-const MISSING_SCANS_MAX: u32 = 2;
+/// A file that is gone is unloaded when it stays gone for so long: editors and rsync delete and create.
+const MISSING_MAX: Duration = Duration::from_secs(2);
 
 impl Loader {
     /// Looks at the folder once and brings the set up to date.
@@ -92,16 +94,15 @@ impl Loader {
             before.plugins.iter().map(|plugin| (plugin.version.name.to_string(), plugin.clone())).collect();
         self.report_skipped(&looked.skipped);
         for name in wanted.keys().filter(|name| !looked.found.contains_key(*name)).cloned().collect::<Vec<_>>() {
-            // What is there and cannot be read now stays; what is gone goes, at the second look.
+            // What is there and cannot be read now stays; what is gone goes, after a while.
             if looked.skipped.contains_key(&format!("{name}.wasm")) {
                 continue;
             }
-            let scans = memory.missing.entry(name.clone()).or_default();
-            *scans += 1;
-            if *scans < MISSING_SCANS_MAX {
+            if memory.missing.entry(name.clone()).or_insert_with(Instant::now).elapsed() < MISSING_MAX {
                 again = Again::Soon;
                 continue;
             }
+            self.cache.forget_good(&self.dir, &name);
             info!(plugin = %name, "plugin {name} is gone; its topics are no longer served");
             count(&name, "removed");
             wanted.remove(&name);
@@ -118,14 +119,44 @@ impl Loader {
                 memory.tried.insert(name, digest);
                 continue;
             }
+            if wanted
+                .get(&name)
+                .and_then(|plugin| plugin.canary.as_ref())
+                .is_some_and(|canary| *canary.version.digest == *digest)
+            {
+                continue;
+            }
             let said_before = memory.tried.insert(name.clone(), digest.clone()) == Some(digest.clone());
-            match self.load(&name, &found.file, content).await {
+            let loaded = match self.refused_before(&name, &digest) {
+                Some(why) => Err(why),
+                None => self.load(&name, &found.file, content.clone()).await,
+            };
+            let serve =
+                |version| Plugin::new(self.sandbox.clone(), version, found.file.clone(), self.default_concurrency);
+            match loaded {
                 Ok(version) => {
                     self.clear(&name);
-                    let plugin = Plugin::new(self.sandbox.clone(), version, found.file, self.default_concurrency);
-                    wanted.insert(name, plugin);
+                    let rollout = version.manifest.rollout;
+                    match wanted.get(&name).filter(|_| rollout.canary > 0.0) {
+                        Some(old) => {
+                            let canary = Arc::new(Canary { version, trial: Trial::new(rollout), content });
+                            let plugin = old.with_canary(self.sandbox.clone(), canary, &self.registry);
+                            wanted.insert(name, plugin);
+                        }
+                        None => {
+                            self.keep_good(&name, content).await;
+                            wanted.insert(name, serve(version));
+                        }
+                    }
                 }
-                Err(error) => self.complain(&name, Some(digest), error, said_before, wanted.contains_key(&name)),
+                Err(error) => {
+                    if !wanted.contains_key(&name)
+                        && let Some(version) = self.last_good(&name, &found.file).await
+                    {
+                        wanted.insert(name.clone(), serve(version));
+                    }
+                    self.complain(&name, Some(digest), error, said_before, wanted.contains_key(&name));
+                }
             }
         }
         self.swap(&before, wanted);
@@ -147,9 +178,53 @@ impl Loader {
         Ok(version)
     }
 
+    /// Why a version is not tried again: it was sent back, and its file is the same still.
+    fn refused_before(&self, name: &str, digest: &str) -> Option<String> {
+        let mut sent_back = self.registry.sent_back();
+        match sent_back.get(name) {
+            Some((bad, why)) if bad == digest => Some(why.clone()),
+            Some(_) => {
+                sent_back.remove(name);
+                None
+            }
+            None if self.cache.is_bad(&self.dir, name, digest) => {
+                Some("it was rolled back before the relay was started; change the file to try again".into())
+            }
+            None => None,
+        }
+    }
+
+    async fn keep_good(&self, name: &str, content: Content) {
+        let (cache, dir, owned) = (self.cache.clone(), self.dir.clone(), name.to_string());
+        let kept = tokio::task::spawn_blocking(move || cache.keep_good(&dir, &owned, &content)).await;
+        if let Ok(Err(error)) = kept {
+            warn!(plugin = %name, "plugin {name} cannot be kept for the next start: {error}");
+        }
+    }
+
+    /// The version that served before the relay was started, where the file is bad now.
+    async fn last_good(&self, name: &str, file: &Path) -> Option<Arc<Version>> {
+        let (cache, dir, owned) = (self.cache.clone(), self.dir.clone(), name.to_string());
+        let content = tokio::task::spawn_blocking(move || cache.last_good(&dir, &owned)).await.ok()??;
+        match self.load(name, file, content).await {
+            Ok(version) => Some(version),
+            Err(error) => {
+                warn!(plugin = %name, "the last good version of plugin {name} does not load either: {error}");
+                None
+            }
+        }
+    }
+
     /// Swaps the wanted set in, but for new versions whose topics collide: their predecessors stay.
     fn swap(&self, before: &PluginSet, wanted: BTreeMap<String, Arc<Plugin>>) {
-        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().collect();
+        let _one = self.registry.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        // A trial may have ended while files were read: what it came to stays.
+        let now = self.registry.set.load_full();
+        let current = |plugin: Arc<Plugin>| match before.find(&plugin.version.name) {
+            Some(old) if Arc::ptr_eq(old, &plugin) => now.find(&plugin.version.name).cloned().unwrap_or(plugin),
+            _ => plugin,
+        };
+        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().map(current).collect();
         while let Some((i, j, error)) = PluginSet::conflict(&plugins) {
             let is_new =
                 |plugin: &Arc<Plugin>| before.find(&plugin.version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin));
@@ -179,6 +254,13 @@ impl Loader {
         for plugin in &plugins {
             let version = &plugin.version;
             if before.find(&version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin)) {
+                if let Some(canary) = &plugin.canary {
+                    let (digest, rollout) = (&canary.version.digest, canary.version.manifest.rollout);
+                    let share = rollout.canary * 100.0;
+                    info!(plugin = %version.name, %digest, "plugin {} {} gets {share} % of the messages for {} calls", version.name, &digest[..12], rollout.calls);
+                    count(&version.name, "canary");
+                    continue;
+                }
                 let topics: Vec<String> = version.manifest.topics.iter().map(ToString::to_string).collect();
                 let short = &version.digest[..12];
                 info!(plugin = %version.name, digest = %version.digest, "plugin {} {short} serves {}", version.name, topics.join(", "));
@@ -240,21 +322,16 @@ impl Loader {
 /// Checks, compiles, links and tries out one component.
 pub(crate) async fn prepare(
     sandbox: &Arc<Sandbox>,
-    cache: Option<Arc<Cache>>,
+    cache: Arc<Cache>,
     name: &str,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     digest: String,
     manifest: Manifest,
 ) -> Result<Arc<Version>, String> {
     let engine = sandbox.engine.clone();
     let compiled = tokio::task::spawn_blocking(move || {
         check_kind(&bytes)?;
-        match cache {
-            Some(cache) => cache.component(&engine, &bytes),
-            // Twice the work of compiling once, and the same guard against a compiler that panics.
-            None => compile(&engine, &bytes)
-                .and_then(|_| Component::from_binary(&engine, &bytes).map_err(|error| one_line(&error))),
-        }
+        cache.component(&engine, &bytes)
     });
     let component = compiled.await.map_err(|error| format!("the compiler failed, please report it: {error}"))??;
     let version = Arc::new(Version::link(sandbox, &component, name, &digest, manifest)?);

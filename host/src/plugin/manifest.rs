@@ -8,6 +8,7 @@ use super::egress::HostPattern;
 use super::engine::MEMORY_BYTES_MAX;
 use super::grants::{Ceiling, Grants};
 use super::limits::Limits;
+use super::rollout::Rollout;
 use crate::toml_reader::{ConfigError, Reader};
 
 /// What is linked for a plugin.
@@ -32,6 +33,8 @@ pub struct Manifest {
     pub retry: RetryPolicy,
     /// How many messages one instance serves. Default 1: a fresh instance for each.
     pub reuse: u32,
+    /// How a new version takes over.
+    pub rollout: Rollout,
     /// What `wasi:config/store` answers.
     pub settings: BTreeMap<String, String>,
 }
@@ -65,6 +68,7 @@ impl Manifest {
             limits: limits(&reader.section("limits"), ceiling),
             retry: retry(&reader.section("retry"), default_retry),
             reuse: reader.section("instances").integer("reuse", 1..=1_000_000).map_or(1, |number| number as u32),
+            rollout: rollout(&reader.section("rollout")),
             settings: reader.map("settings").unwrap_or_default(),
         };
         reader.finish()?;
@@ -188,6 +192,15 @@ fn retry(reader: &Reader, default: &RetryPolicy) -> RetryPolicy {
     RetryPolicy { max_attempts, backoff, ..default.clone() }
 }
 
+fn rollout(reader: &Reader) -> Rollout {
+    let default = Rollout::default();
+    Rollout {
+        canary: reader.number("canary", 0.0..=1.0).unwrap_or(default.canary),
+        calls: reader.integer("calls", 1..=1_000_000).unwrap_or(default.calls),
+        faults: reader.number("faults", 0.0..=1.0).unwrap_or(default.faults),
+    }
+}
+
 fn note(reader: &Reader, key: &str, checked: Result<(), String>) {
     if let Err(why) = checked {
         reader.error(key, why);
@@ -248,6 +261,10 @@ mod tests {
             jitter = 0.5
             [instances]
             reuse = 10
+            [rollout]
+            canary = 0.1
+            calls = 50
+            faults = 0.2
             [settings]
             url = "https://hooks.example.com/orders"
             batch = 3
@@ -261,6 +278,7 @@ mod tests {
         assert_eq!(manifest.grants.secrets.len(), 2);
         assert_eq!(manifest.settings["batch"], "3");
         assert_eq!(manifest.profile, Profile::Minimal);
+        assert_eq!(manifest.rollout, Rollout { canary: 0.1, calls: 50, faults: 0.2 });
     }
 
     #[test]

@@ -13,12 +13,17 @@
 mod bindings;
 mod cache;
 mod clock;
+mod compiler;
 mod component;
 mod cpu;
 pub mod egress;
 mod engine;
 mod folder;
 mod grants;
+#[cfg(test)]
+#[path = "../../../tests/sandbox/guest.rs"]
+#[allow(dead_code, reason = "what the black-box tests need and the tests in here do not")]
+mod guest;
 mod host;
 mod instance;
 mod limits;
@@ -28,18 +33,22 @@ mod outcome;
 mod output;
 mod redact;
 mod registry;
+mod reuse;
+mod rollout;
 mod sandbox;
 mod secrets;
 mod state;
 mod version;
 mod watch;
 
+pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
 pub use grants::{Ceiling, Grants};
-pub use host::{OnePlugin, PluginHost, PluginInfo, PluginOptions};
+pub use host::{CanaryInfo, OnePlugin, PluginHost, PluginInfo, PluginOptions};
 pub use limits::Limits;
 pub use manifest::{Manifest, Profile, networks};
+pub use rollout::Rollout;
 pub use sandbox::SandboxOptions;
 pub use secrets::Secrets;
 pub use watch::Watch;

@@ -170,9 +170,10 @@ fn place(error: &wasmtime::Error) -> String {
     let shown = backtrace.to_string();
     let names: Vec<&str> =
         shown.lines().filter_map(|line| line.split_once(" - ").map(|(_, name)| name.trim())).collect();
-    let named = names.iter().filter(|name| !name.contains("<unknown>"));
-    let telling = named.clone().find(|name| !MACHINERY.iter().any(|word| name.contains(word)));
-    match telling.or_else(|| names.first()) {
+    let mut named = names.iter().filter(|name| !name.contains("<unknown>") && !name.contains("<wasm function"));
+    let first = named.clone().next();
+    let telling = named.find(|name| !MACHINERY.iter().any(|word| name.contains(word)));
+    match telling.or(first) {
         Some(name) => format!(" in {}", safe_text(name.rsplit_once('!').map_or(name, |(_, function)| function), 200)),
         None => String::new(),
     }

@@ -54,6 +54,8 @@ struct State {
     redactor: Redactor,
     bytes_left: u64,
     lines_left: u32,
+    /// A line did not fit: nothing more is logged.
+    is_spent: bool,
     dropped: u64,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -62,16 +64,12 @@ struct State {
 
 impl GuestOutput {
     pub(crate) fn new(facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) -> Self {
-        GuestOutput(Arc::new(Mutex::new(State {
-            facts,
-            redactor,
-            bytes_left: limits.log_bytes,
-            lines_left: limits.log_lines,
-            dropped: 0,
-            stdout: vec![],
-            stderr: vec![],
-            tail: VecDeque::new(),
-        })))
+        GuestOutput(Arc::new(Mutex::new(State::new(facts, limits, redactor))))
+    }
+
+    /// Starts anew for another message: streams that the guest has kept write there too.
+    pub(crate) fn renew(&self, facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) {
+        *self.lock() = State::new(facts, limits, redactor);
     }
 
     pub(crate) fn stdout(&self) -> GuestStream {
@@ -129,8 +127,14 @@ impl GuestOutput {
         lines.join("\n")
     }
 
-    fn write(&self, origin: Origin, bytes: &[u8]) {
+    fn write(&self, origin: Origin, mut bytes: &[u8]) {
         let mut state = self.lock();
+        if state.is_spent {
+            // Of a flood only its end is looked at, and only where a panic message may stand.
+            let end = if origin == Origin::Stderr { bytes.len().saturating_sub(LINE_BYTES_MAX) } else { bytes.len() };
+            state.dropped += end as u64;
+            bytes = &bytes[end..];
+        }
         for &byte in bytes {
             let buffer = state.buffer(origin);
             if byte == b'\n' || buffer.len() >= LINE_BYTES_MAX {
@@ -150,13 +154,28 @@ impl GuestOutput {
 }
 
 impl State {
+    fn new(facts: Arc<CallFacts>, limits: &Limits, redactor: Redactor) -> Self {
+        State {
+            facts,
+            redactor,
+            bytes_left: limits.log_bytes,
+            lines_left: limits.log_lines,
+            is_spent: false,
+            dropped: 0,
+            stdout: vec![],
+            stderr: vec![],
+            tail: VecDeque::new(),
+        }
+    }
+
     fn buffer(&mut self, origin: Origin) -> &mut Vec<u8> {
         if origin == Origin::Stderr { &mut self.stderr } else { &mut self.stdout }
     }
 
     fn line(&mut self, origin: Origin, bytes: &[u8]) {
-        let speaks = self.lines_left > 0 && self.bytes_left >= bytes.len() as u64;
+        let speaks = !self.is_spent && self.lines_left > 0 && self.bytes_left >= bytes.len() as u64;
         if !speaks {
+            self.is_spent = true;
             self.dropped += bytes.len() as u64;
             // The tail goes on: after a flood the panic message still reaches the error text.
             if origin != Origin::Stderr {

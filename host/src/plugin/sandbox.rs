@@ -2,11 +2,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
 use wasmtime_wasi_config::WasiConfig;
 
 use super::bindings::HostSide;
+use super::compiler::Compiler;
+use super::cpu::Turns;
 use super::egress::{Connector, Egress, Resolve, SystemResolver, TlsRoots, client_config};
 use super::engine::{Pooling, guest_engine};
 use super::grants::Grants;
@@ -30,6 +33,7 @@ pub struct SandboxOptions {
     pub payload_bytes_max: u64,
     /// What all guests may hold together. Bytes; default: each slot's 256 MiB, that is no bound of its own.
     pub memory_total_max: Option<u64>,
+    pub compiler: Compiler,
     /// Threads that run guests. Default: one a core.
     pub threads: Option<usize>,
 }
@@ -45,6 +49,7 @@ impl Default for SandboxOptions {
             resolver: Arc::new(SystemResolver),
             payload_bytes_max: outboxd_core::PAYLOAD_BYTES_MAX_DEFAULT,
             memory_total_max: None,
+            compiler: Compiler::InProcess,
             threads: None,
         }
     }
@@ -62,6 +67,9 @@ pub(crate) struct Sandbox {
     refused_addresses: Vec<SocketAddr>,
     resolver: Arc<dyn Resolve>,
     tls: Arc<rustls::ClientConfig>,
+    pub(crate) turns: Turns,
+    /// How many instances may lie idle between two messages, over all plugins.
+    pub(crate) idle: Arc<Semaphore>,
     guests: Option<Runtime>,
 }
 
@@ -69,13 +77,12 @@ impl Sandbox {
     pub(crate) fn new(options: SandboxOptions) -> Result<Sandbox, String> {
         let engine = guest_engine(options.pooling, options.slots).map_err(|error| format!("no sandbox: {error:#}"))?;
         let link = |profile| linker(&engine, profile).map_err(|error| format!("no sandbox: {error:#}"));
-        let mut runtime = Builder::new_multi_thread();
-        if let Some(threads) = options.threads {
-            runtime.worker_threads(threads.max(1));
-        }
+        let cores = || std::thread::available_parallelism().map_or(2, |cores| cores.get());
+        let threads = options.threads.unwrap_or_else(cores).max(1);
         // A guest holds its thread for a tick, so the default of 61 polls between two looks at the clock and the network
         // would be most of a second.
-        let guests = runtime
+        let guests = Builder::new_multi_thread()
+            .worker_threads(threads)
             .thread_name("guests")
             .enable_all()
             .event_interval(4)
@@ -91,6 +98,8 @@ impl Sandbox {
             refused_addresses: options.refused_addresses,
             resolver: options.resolver,
             tls: client_config(&options.roots)?,
+            turns: Turns::new(threads),
+            idle: Arc::new(Semaphore::new(options.slots)),
             guests: Some(guests),
             engine,
         })

@@ -13,9 +13,10 @@ use super::bindings::outboxd::plugin as wit;
 use super::bindings::wasi::logging::logging;
 use super::clock::{CoarseMonotonicClock, CoarseWallClock};
 use super::cpu::CpuMeter;
-use super::egress::{CallEgress, EgressError, EgressHooks};
-use super::limits::StoreLimiter;
-use super::output::{GuestOutput, Level};
+use super::egress::{CallEgress, Egress, EgressError, EgressHooks};
+use super::limits::{Limits, StoreLimiter};
+use super::output::{CallFacts, GuestOutput, Level};
+use super::redact::Redactor;
 use super::secrets::{self, Secrets};
 
 /// Resources that a guest may hold at once, on either side.
@@ -133,14 +134,39 @@ impl CallState {
         }
     }
 
+    /// Prepares for the next message of a reused instance: only what the guest itself keeps goes on.
+    pub(crate) fn renew(
+        &mut self,
+        limits: &Limits,
+        egress: Arc<Egress>,
+        facts: CallFacts,
+        bounds: CallBounds,
+        context: CallContext,
+    ) {
+        let redactor = Redactor::default();
+        self.output.renew(Arc::new(facts), limits, redactor.clone());
+        self.egress = CallEgress::new(egress, limits, redactor);
+        self.hooks = EgressHooks::new(self.egress.clone());
+        self.limiter.shortage = None;
+        self.bounds = bounds;
+        self.interrupted = None;
+        self.signatures_left = SIGNATURES_MAX;
+        self.context = context;
+        self.pause_key = None;
+    }
+
+    /// Ends what the call left running.
+    pub(crate) fn rest(&mut self) {
+        self.hooks = EgressHooks::new(self.egress.clone());
+    }
+
     /// The answer to each tick of the epoch.
     pub(crate) fn on_tick(mut store: StoreContextMut<'_, CallState>) -> wasmtime::Result<UpdateDeadline> {
         let state = store.data_mut();
         state.interrupted = state.bounds.must_stop();
         Ok(match state.interrupted {
             Some(_) => UpdateDeadline::Interrupt,
-            // Shares the thread with whoever else waits for it.
-            None => UpdateDeadline::Yield(1),
+            None => UpdateDeadline::YieldCustom(1, Box::pin(state.bounds.cpu.clone().pause())),
         })
     }
 

@@ -1,8 +1,9 @@
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use outboxd_core::{Admission, Blame, Health, MessageId, Outcome};
+use outboxd_core::{Admission, Blame, Health, MessageId, Outcome, safe_text};
 use wasmtime::component::Component;
 use wasmtime_wasi_config::WasiConfigVariables;
 
@@ -12,6 +13,7 @@ use super::egress::Egress;
 use super::instance;
 use super::manifest::Manifest;
 use super::outcome::{Evidence, Verdict};
+use super::reuse::Idle;
 use super::sandbox::Sandbox;
 use super::state::CallState;
 
@@ -26,8 +28,15 @@ pub(crate) struct Version {
     pub(crate) settings: Arc<WasiConfigVariables>,
     pub(crate) secret_names: Arc<[String]>,
     pub(crate) stats: Stats,
+    /// Instances between two messages.
+    pub(crate) idle: Idle,
     health: Mutex<Health>,
+    /// The kinds of failure whose backtrace was logged.
+    told: Mutex<BTreeSet<String>>,
 }
+
+/// More kinds of failure than these are not told apart: texts of errors may hold anything.
+const KINDS_MAX: usize = 20;
 
 /// What a version has done since it was loaded.
 #[derive(Default)]
@@ -63,7 +72,9 @@ impl Version {
             pre,
             manifest,
             stats: Stats::default(),
+            idle: Idle::default(),
             health: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -99,6 +110,17 @@ impl Version {
             },
         }
         outcome
+    }
+
+    /// Logs the backtrace of a failure, once for each kind.
+    pub(crate) fn tell_once(&self, error: &wasmtime::Error) {
+        let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return };
+        let kind = safe_text(&error.root_cause().to_string(), 200);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < KINDS_MAX && told.insert(kind.clone()) {
+            let backtrace = safe_text(&backtrace.to_string(), 4 << 10);
+            tracing::warn!(plugin = %self.name, digest = %self.digest, "plugin {} failed: {kind}\n{backtrace}", self.name);
+        }
     }
 
     pub(crate) fn admission(&self) -> Admission {

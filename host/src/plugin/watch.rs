@@ -1,3 +1,4 @@
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,12 +40,18 @@ impl Loader {
             return;
         }
         let (hint, mut hints) = mpsc::channel(1);
-        let watcher = if mode == Watch::Auto { watcher(&self.dir, hint.clone()) } else { None };
-        let period = if watcher.is_some() { PERIOD } else { PERIOD_WITHOUT_EVENTS };
-        // Once the watcher listens: a change before that would be missed.
-        let mut again = self.scan().await;
+        let mut watched = Watched::default();
+        let mut again = Again::Soon;
         loop {
-            let wait = if again == Again::Soon { SOON } else { period };
+            // Before the look, so that no change after it is missed; again where the folder was replaced.
+            if mode == Watch::Auto && watched.renew(&self.dir, &hint) {
+                again = self.scan().await;
+            }
+            let wait = match (again, &watched.watcher) {
+                (Again::Soon, _) => SOON,
+                (Again::No, Some(_)) => PERIOD,
+                (Again::No, None) => PERIOD_WITHOUT_EVENTS,
+            };
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = sleep_until(Instant::now() + wait) => {}
@@ -52,6 +59,42 @@ impl Loader {
             }
             again = self.scan().await;
         }
+    }
+}
+
+/// What the watcher listens to: the folder itself, not its name.
+#[derive(Default)]
+struct Watched {
+    watcher: Option<RecommendedWatcher>,
+    /// Device and inode.
+    folder: Option<(u64, u64)>,
+    complained: bool,
+}
+
+impl Watched {
+    /// Listens to the folder that has the name now. Answers whether that is another one than before.
+    fn renew(&mut self, dir: &Path, hint: &mpsc::Sender<()>) -> bool {
+        let folder = std::fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()));
+        if folder == self.folder && (self.watcher.is_some() || self.complained) {
+            return false;
+        }
+        self.folder = folder;
+        self.watcher = None;
+        if folder.is_none() {
+            return false;
+        }
+        match watcher(dir, hint.clone()) {
+            Ok(watcher) => {
+                self.watcher = Some(watcher);
+                self.complained = false;
+            }
+            Err(error) => {
+                let period = PERIOD_WITHOUT_EVENTS.as_secs();
+                warn!("the plugin folder {dir:?} cannot be watched: {error}; it is looked at every {period} s");
+                self.complained = true;
+            }
+        }
+        true
     }
 }
 
@@ -67,8 +110,9 @@ async fn quiet(hints: &mut mpsc::Receiver<()>) {
     }
 }
 
-/// Watches the folder, never files: a file that is renamed over is another file. Nothing where that cannot be done.
-fn watcher(dir: &Path, hint: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+/// Watches the folder, never files: a file that is renamed over is another file. Where the folder is a link, what holds the
+/// link is watched too: the link may come to point elsewhere.
+fn watcher(dir: &Path, hint: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let on_event = move |event: notify::Result<notify::Event>| {
         match event {
             Ok(event) if event.kind.is_access() => return,
@@ -79,18 +123,13 @@ fn watcher(dir: &Path, hint: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
         // Full means that a scan is due anyway.
         hint.try_send(()).ok();
     };
-    let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-        watcher.watch(dir, RecursiveMode::NonRecursive)?;
-        Ok(watcher)
-    });
-    match watching {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            warn!(
-                "the plugin folder {dir:?} cannot be watched: {error}; it is looked at every {} s",
-                PERIOD_WITHOUT_EVENTS.as_secs()
-            );
-            None
-        }
+    let mut watcher = notify::recommended_watcher(on_event)?;
+    watcher.watch(dir, RecursiveMode::NonRecursive)?;
+    if dir.symlink_metadata().is_ok_and(|meta| meta.is_symlink())
+        && let Some(parent) = dir.parent()
+    {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        watcher.watch(parent, RecursiveMode::NonRecursive)?;
     }
+    Ok(watcher)
 }

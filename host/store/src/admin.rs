@@ -27,8 +27,15 @@ pub trait OutboxAdmin: Send + Sync {
     async fn stats(&self) -> Result<Vec<TopicStats>, StoreError>;
 
     /// Sends at most `limit` dead letters round again, oldest death first: attempts and lapses start anew, the id stays.
-    /// The first is due now and each further one `spacing` later. Answers how many; live messages are never touched.
-    async fn redrive(&self, selection: &Selection, limit: u32, spacing: Duration) -> Result<u64, StoreError>;
+    /// The first is due after `first_after` and each further one `spacing` later. Answers how many; live messages are never
+    /// touched.
+    async fn redrive(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        first_after: Duration,
+        spacing: Duration,
+    ) -> Result<u64, StoreError>;
 
     /// Makes live messages dead with reason `discarded`. A message that is being processed loses its lease. Answers how many.
     async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError>;

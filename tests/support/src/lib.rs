@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 pub mod guests;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod process;
+pub mod proxy;
 pub mod receiver;
 
 /// Polls `condition` until it holds; answers whether it did within `at_most`.

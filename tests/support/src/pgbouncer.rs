@@ -9,7 +9,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::postgres::{TestPostgres, UNPRIVILEGED, die_with_parent, is_root, new_folder, unprivileged};
+use crate::postgres::{TestPostgres, UNPRIVILEGED, is_root, new_folder, unprivileged};
+use crate::process::die_with_thread;
 
 const PORT: u16 = 6432;
 
@@ -48,7 +49,7 @@ impl TestPgBouncer {
         let mut command = Command::new(program);
         command.arg("--quiet").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         unprivileged(&mut command);
-        die_with_parent(&mut command);
+        die_with_thread(&mut command, libc::SIGINT);
         keep(command);
         let socket = folder.join(format!(".s.PGSQL.{PORT}"));
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use crate::process::{die_with_thread, send_signal};
+
 /// `nobody`, whom every system has.
 pub(crate) const UNPRIVILEGED: u32 = 65534;
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -251,7 +253,7 @@ impl Server {
         }
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(log.try_clone().expect("clone")).stderr(log);
         unprivileged(&mut command);
-        die_with_parent(&mut command);
+        die_with_thread(&mut command, libc::SIGINT);
         self.child = Some(command.spawn().expect("start postgres"));
     }
 
@@ -324,25 +326,6 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn unprivileged(command: &mut Command) {
     if is_root() {
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
-    }
-}
-
-/// The child gets SIGINT when the thread that started it ends. Set after the change of uid, which would clear it: `pre_exec`
-/// runs after `uid`.
-#[allow(unsafe_code, reason = "pre_exec is unsafe; prctl is async-signal-safe")]
-pub(crate) fn die_with_parent(command: &mut Command) {
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        });
-    }
-}
-
-#[allow(unsafe_code, reason = "kill takes no pointers")]
-fn send_signal(pid: u32, signal: i32) {
-    if pid > 1 {
-        unsafe { libc::kill(pid as libc::pid_t, signal) };
     }
 }
 

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use outboxd_client::{NewMessage, Outbox, publish};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::shop::{Order, TOPIC};
@@ -23,10 +24,10 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Neither delivered nor dead.
-    pub(super) live: u64,
-    pub(super) dead: u64,
+    pub(super) live: usize,
+    pub(super) dead: usize,
     /// Took more than one attempt.
-    pub(super) retried: u64,
+    pub(super) retried: usize,
 }
 
 pub(super) struct Database {
@@ -71,8 +72,14 @@ impl Database {
     }
 
     async fn postgres(url: &str) -> anyhow::Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect(url).await;
-        let pool = pool.context("cannot connect to the database")?;
+        let options = url.parse::<PgConnectOptions>().context("the database URL is not one")?;
+        // Dropping the schema in the end would list all that was in it.
+        let options = options.application_name("outboxd demo").options([("client_min_messages", "warning")]);
+        // Tried outside the pool, which would only say that it waited in vain.
+        let trial =
+            timeout(Duration::from_secs(10), options.connect()).await.context("the database does not answer")?;
+        drop(trial.map_err(|error| anyhow!("cannot connect to the database: {error}"))?);
+        let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(options);
         let schema = format!("outboxd_demo_{:08x}", fastrand::u32(..));
         let create = AssertSqlSafe(format!("create schema {schema}"));
         pool.execute(create).await.context("cannot create a schema for the demo")?;
@@ -153,7 +160,7 @@ impl Database {
         };
         let mut tally = Tally::default();
         for (state, again, count) in rows {
-            let count = count.unsigned_abs();
+            let count = usize::try_from(count)?;
             match state.as_str() {
                 "delivered" => {}
                 "dead" => tally.dead += count,

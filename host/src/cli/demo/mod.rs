@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use narrator::Narrator;
 use receiver::Receiver;
 use relay::RelayProcess;
-use report::Verdict;
+use report::{Verdict, grouped};
 use shop::Shop;
 use stage::Stage;
 
@@ -54,6 +54,9 @@ pub(super) async fn run(global: &Global, args: DemoArgs) -> anyhow::Result<ExitC
     let mut receiver = Receiver::new(&stage);
     let mut relay = RelayProcess::new(&stage);
     let narrator = Narrator::new(args.orders);
+    if global.database.as_deref().is_some_and(|url| url.starts_with("sqlite:")) {
+        narrator.show("the SQLite file that is named is left alone: the demo makes one of its own\n");
+    }
 
     let outcome = tokio::select! {
         verdict = play(&args, &stage, &mut receiver, &mut relay, &narrator) => verdict,
@@ -94,13 +97,16 @@ async fn play(
     let trade = async {
         shop.trade(&stage.database).await?;
         let (committed, rolled_back) = shop.counts();
-        narrator.say(&format!("the shop closes: {committed} orders committed, {rolled_back} rolled back"));
+        narrator.say(&format!(
+            "the shop closes: {} orders committed, {} rolled back",
+            grouped(committed),
+            grouped(rolled_back)
+        ));
         Ok(())
     };
     let ((), ()) = tokio::try_join!(trade, troubles(&shop, stage, receiver, relay, narrator))?;
 
-    let took = receiver.last_first_delivery().map_or_else(|| started.elapsed(), |last| last - started);
-    Ok(Verdict::new(&shop.ledger(), &receiver.ledger(), &stage.database.tally().await?, took))
+    Ok(Verdict::new(&shop.ledger(), &receiver.ledger(), &stage.database.tally().await?, started))
 }
 
 /// Kills the receiver when a third has arrived and the relay when two thirds have, then waits for the rest.

@@ -22,15 +22,17 @@ use super::stage::Stage;
 /// How long it thinks about a message, so that some are always under way.
 const WORK: Duration = Duration::from_millis(10);
 /// Every so many-th first try is answered 500.
-const REFUSE_EVERY: u64 = 20;
+const REFUSE_EVERY: usize = 20;
 
 /// What the receiver wrote down, always before it answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deliveries {
     /// How often each message was accepted. More than once is a duplicate, told by its `webhook-id`.
-    pub(super) accepted: BTreeMap<Uuid, u64>,
+    pub(super) accepted: BTreeMap<Uuid, usize>,
+    /// When each was accepted for the first time.
+    pub(super) arrivals: Vec<Instant>,
     /// Requests whose signature, or id, was not right.
-    pub(super) forged: u64,
+    pub(super) forged: usize,
 }
 
 pub(super) struct Receiver {
@@ -49,7 +51,6 @@ struct Pages {
     deliveries: Deliveries,
     /// Messages of which a first try was seen.
     tried: BTreeSet<Uuid>,
-    last_first_delivery: Option<Instant>,
 }
 
 impl Receiver {
@@ -92,10 +93,6 @@ impl Receiver {
         self.book.pages().deliveries.accepted.len()
     }
 
-    pub(super) fn last_first_delivery(&self) -> Option<Instant> {
-        self.book.pages().last_first_delivery
-    }
-
     pub(super) fn ledger(&self) -> Deliveries {
         self.book.pages().deliveries.clone()
     }
@@ -126,13 +123,13 @@ impl Book {
 
 impl Pages {
     fn enter(&mut self, id: Uuid) -> StatusCode {
-        if self.tried.insert(id) && (self.tried.len() as u64).is_multiple_of(REFUSE_EVERY) {
+        if self.tried.insert(id) && self.tried.len().is_multiple_of(REFUSE_EVERY) {
             return StatusCode::INTERNAL_SERVER_ERROR;
         }
         let times = self.deliveries.accepted.entry(id).or_default();
         *times += 1;
         if *times == 1 {
-            self.last_first_delivery = Some(Instant::now());
+            self.deliveries.arrivals.push(Instant::now());
         }
         StatusCode::NO_CONTENT
     }

@@ -1,7 +1,7 @@
 //! The verdict: what the shop knows held against what the receiver saw.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -9,7 +9,7 @@ use super::database::Tally;
 use super::receiver::Deliveries;
 use super::shop::Orders;
 
-/// How many ids a line names before it only counts.
+/// How many ids are named before the rest is only counted.
 const IDS_SHOWN: usize = 5;
 
 /// What the demo came to.
@@ -20,7 +20,7 @@ pub(super) struct Verdict {
     /// Distinct committed messages that the receiver accepted.
     delivered: usize,
     /// Messages that took more than one attempt.
-    retried: u64,
+    retried: usize,
     /// Accepted more than once, in the order of their ids.
     duplicates: Vec<Uuid>,
     /// Committed and never accepted.
@@ -28,16 +28,19 @@ pub(super) struct Verdict {
     /// Accepted, though no transaction that wrote them committed.
     phantom: Vec<Uuid>,
     /// Requests whose signature was not right.
-    forged: u64,
+    forged: usize,
     /// Messages that the outbox still calls live, or dead.
-    unfinished: u64,
-    /// From the first order to the last first delivery.
-    took: Duration,
+    unfinished: usize,
+    /// Messages a second, from the first order to the last arrival.
+    rate: usize,
+    /// How many arrived within the best second.
+    best_second: usize,
 }
 
 impl Verdict {
-    pub(super) fn new(orders: &Orders, deliveries: &Deliveries, tally: &Tally, took: Duration) -> Self {
+    pub(super) fn new(orders: &Orders, deliveries: &Deliveries, tally: &Tally, started: Instant) -> Self {
         let accepted = &deliveries.accepted;
+        let took = deliveries.arrivals.last().map_or(Duration::MAX, |last| last.duration_since(started));
         let duplicates = accepted.iter().filter(|(_, times)| **times > 1).map(|(id, _)| *id);
         Verdict {
             committed: orders.committed.len(),
@@ -49,7 +52,8 @@ impl Verdict {
             phantom: accepted.keys().filter(|id| !orders.committed.contains(id)).copied().collect(),
             forged: deliveries.forged,
             unfinished: tally.live + tally.dead,
-            took,
+            rate: (accepted.len() as f64 / took.as_secs_f64().max(0.001)) as usize,
+            best_second: best_second(&deliveries.arrivals),
         }
     }
 
@@ -61,35 +65,32 @@ impl Verdict {
             && self.unfinished == 0
             && self.committed > 0
     }
-
-    fn per_second(&self) -> u64 {
-        (self.delivered as f64 / self.took.as_secs_f64().max(0.001)) as u64
-    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows: [(&str, u64, &str); 10] = [
-            ("committed", self.committed as u64, "transactions: an order and its message"),
-            ("rolled back", self.rolled_back as u64, "transactions: neither"),
-            ("delivered", self.delivered as u64, "committed messages that the receiver accepted"),
+        let rate = format!("both failures included; {} in the best second", grouped(self.best_second));
+        let rows: [(&str, usize, &str); 10] = [
+            ("committed", self.committed, "transactions: an order and its message"),
+            ("rolled back", self.rolled_back, "transactions: neither"),
+            ("delivered", self.delivered, "committed messages that the receiver accepted"),
             ("retried", self.retried, "took more than one attempt"),
-            ("duplicates", self.duplicates.len() as u64, "accepted again, and recognised by webhook-id"),
-            ("lost", self.lost.len() as u64, "committed, never accepted: must be 0"),
-            ("phantom", self.phantom.len() as u64, "accepted, never committed: must be 0"),
+            ("duplicates", self.duplicates.len(), "accepted again, and recognised by webhook-id"),
+            ("lost", self.lost.len(), "committed, never accepted: must be 0"),
+            ("phantom", self.phantom.len(), "accepted, never committed: must be 0"),
             ("bad signatures", self.forged, "must be 0"),
             ("unfinished", self.unfinished, "not delivered, says the outbox: must be 0"),
-            ("messages/s", self.per_second(), "from first order to last arrival, both failures included"),
+            ("messages/s", self.rate, &rate),
         ];
         for (name, number, meaning) in rows {
             writeln!(f, "  {name:<14} {:>9}   {meaning}", grouped(number))?;
         }
-        writeln!(f)?;
         for (name, ids) in [("duplicates", &self.duplicates), ("lost", &self.lost), ("phantom", &self.phantom)] {
             if !ids.is_empty() {
-                writeln!(f, "{name}: {}", named(ids))?;
+                writeln!(f, "\n  {name}, by webhook-id:\n{}", named(ids))?;
             }
         }
+        writeln!(f)?;
         match self.kept() {
             true => write!(f, "Every committed order arrived, no rolled-back one did."),
             false => write!(f, "A PROMISE WAS BROKEN."),
@@ -97,8 +98,17 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// The most arrivals within any one second.
+fn best_second(arrivals: &[Instant]) -> usize {
+    let within = |first: &Instant| {
+        let end = arrivals.partition_point(|at| *at < *first + Duration::from_secs(1));
+        end - arrivals.partition_point(|at| at < first)
+    };
+    arrivals.iter().map(within).max().unwrap_or(0)
+}
+
 /// 1234567 as 1,234,567.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -110,12 +120,13 @@ fn grouped(number: u64) -> String {
     text
 }
 
+/// One id a line, and how many more there are.
 fn named(ids: &[Uuid]) -> String {
-    let shown: Vec<String> = ids.iter().take(IDS_SHOWN).map(Uuid::to_string).collect();
-    match ids.len() - shown.len() {
-        0 => shown.join(", "),
-        more => format!("{} and {} more", shown.join(", "), grouped(more as u64)),
+    let mut lines: Vec<String> = ids.iter().take(IDS_SHOWN).map(|id| format!("    {id}")).collect();
+    if ids.len() > lines.len() {
+        lines.push(format!("    and {} more", grouped(ids.len() - lines.len())));
     }
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -126,14 +137,14 @@ mod tests {
         Uuid::from_u128(number)
     }
 
-    fn verdict(committed: &[u128], rolled_back: &[u128], accepted: &[(u128, u64)]) -> Verdict {
+    fn verdict(committed: &[u128], rolled_back: &[u128], accepted: &[(u128, usize)]) -> Verdict {
         let orders = Orders {
             committed: committed.iter().copied().map(id).collect(),
             rolled_back: rolled_back.iter().copied().map(id).collect(),
         };
         let accepted = accepted.iter().map(|(number, times)| (id(*number), *times)).collect();
-        let deliveries = Deliveries { accepted, forged: 0 };
-        Verdict::new(&orders, &deliveries, &Tally::default(), Duration::from_secs(2))
+        let deliveries = Deliveries { accepted, arrivals: vec![], forged: 0 };
+        Verdict::new(&orders, &deliveries, &Tally::default(), Instant::now())
     }
 
     #[test]
@@ -177,12 +188,21 @@ mod tests {
 
     #[test]
     fn the_table_names_some_duplicates_and_counts_the_rest() {
-        let accepted: Vec<(u128, u64)> = (1..=7).map(|number| (number, 2)).collect();
+        let accepted: Vec<(u128, usize)> = (1..=7).map(|number| (number, 2)).collect();
         let text = verdict(&[1, 2, 3, 4, 5, 6, 7], &[], &accepted).to_string();
 
-        assert!(text.contains(&format!("duplicates: {}", id(1))), "{text}");
+        assert!(text.contains(&format!("duplicates, by webhook-id:\n    {}\n", id(1))), "{text}");
         assert!(text.contains("and 2 more"), "{text}");
-        assert!(!text.contains("lost:"), "{text}");
+        assert!(!text.contains("lost, by"), "{text}");
+    }
+
+    #[test]
+    fn the_best_second_is_found_wherever_it_begins() {
+        let start = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| start + Duration::from_millis(*ms)).collect::<Vec<_>>();
+
+        assert_eq!(best_second(&[]), 0);
+        assert_eq!(best_second(&at(&[0, 900, 1_000, 1_500, 1_899, 1_900, 5_000])), 4);
     }
 
     #[test]

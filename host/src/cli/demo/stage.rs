@@ -82,9 +82,9 @@ impl Stage {
 
     fn sandbox(&self) -> String {
         format!(
-            "[sandbox]                          # the ceiling: no manifest grants more\n\
+            "[sandbox]                              # the ceiling: no manifest grants more\n\
              hosts = [\"http://127.0.0.1:{}\"]\n\
-             private_networks = [\"127.0.0.0/8\"]  # none by default: without this line 127.0.0.1 is refused\n",
+             private_networks = [\"127.0.0.0/8\"]    # none by default: without it 127.0.0.1 is refused\n",
             self.receiver_port
         )
     }
@@ -101,7 +101,7 @@ impl Stage {
              private_networks = [\"127.0.0.0/8\"]\n\
              \n\
              [grants.secrets]\n\
-             DEMO_KEY = []                      # to sign with: the plugin never sees it, and it goes nowhere\n",
+             DEMO_KEY = []                          # to sign with; the plugin never sees it\n",
             self.receiver_port
         )
     }
@@ -133,7 +133,7 @@ impl Stage {
         let program = std::env::current_exe()?;
         let program = program.display();
         Ok(format!(
-            "Still up. Everything is in {folder}:\n\
+            "\nStill up. Everything is in {folder}:\n\
              \x20   outboxd.toml, plugins/webhook.toml    the configuration and the manifest\n\
              \x20   relay.log                             what the relay said\n\
              The relay's health and metrics: http://127.0.0.1:{admin}/healthz and /metrics\n\n\

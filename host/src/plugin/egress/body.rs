@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::call::LastResponse;
+use super::call::{CallEgress, LastResponse};
 use super::error::EgressError;
 
 /// The body of a request on its way out.
@@ -30,16 +30,20 @@ pub(crate) fn take(left: &AtomicU64, bytes: usize) -> bool {
 const DRAIN_BYTES_MAX: u64 = 8 << 20;
 
 /// Reads the guest's body, counts it, and passes it on for as long as anybody listens; afterwards drains it.
-pub(crate) async fn pump<B>(mut body: B, left: Arc<AtomicU64>, onward: mpsc::Sender<Result<Bytes, EgressError>>)
+pub(crate) async fn pump<B>(mut body: B, call: CallEgress, onward: mpsc::Sender<Result<Bytes, EgressError>>)
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    let fail = async |error: EgressError| {
+        call.note(&error);
+        // Nobody listens where the target has answered already.
+        onward.send(Err(error)).await.ok();
+    };
     let mut drained = 0u64;
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
             // The guest dropped its body without ending it, or ended it at another length than it announced.
-            onward.send(Err(EgressError::BodyLength)).await.ok();
-            return;
+            return fail(EgressError::BodyLength).await;
         };
         // Trailers are not sent on; empty frames neither (GHSA-f8mm).
         let Ok(data) = frame.into_data() else { continue };
@@ -48,9 +52,8 @@ where
         }
         let bytes = data.len();
         if !onward.is_closed() {
-            if !take(&left, bytes) {
-                onward.send(Err(EgressError::UploadSpent)).await.ok();
-                return;
+            if !take(&call.upload_left, bytes) {
+                return fail(EgressError::UploadSpent).await;
             }
             if onward.send(Ok(data)).await.is_ok() {
                 continue;

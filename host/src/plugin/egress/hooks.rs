@@ -52,7 +52,7 @@ impl WasiHttpHooks for EgressHooks {
         let (onward, frames) = mpsc::channel(1);
         // Reaps what has ended, so that a call of many requests does not collect them.
         while self.pumps.try_join_next().is_some() {}
-        self.pumps.spawn(pump(body, self.call.upload_left.clone(), onward));
+        self.pumps.spawn(pump(body, self.call.clone(), onward));
         let ticket = match self.call.admit(head.method, head.uri, head.headers) {
             Ok(ticket) => ticket,
             Err(error) => return Box::new(async move { Err(error.to_wasi()) }),

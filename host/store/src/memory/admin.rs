@@ -72,7 +72,13 @@ impl OutboxAdmin for MemoryStore {
         Ok(named.collect())
     }
 
-    async fn redrive(&self, selection: &Selection, limit: u32, spacing: Duration) -> Result<u64, StoreError> {
+    async fn redrive(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        first_after: Duration,
+        spacing: Duration,
+    ) -> Result<u64, StoreError> {
         let mut table = self.table();
         let now = table.now();
         let chosen = |id: &MessageId, row: &Row| match selection {
@@ -98,7 +104,7 @@ impl OutboxAdmin for MemoryStore {
             row.lease_id = None;
             row.dead_at = None;
             row.expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
-            row.available_at = now + milliseconds(spacing).saturating_mul(place as i64);
+            row.available_at = now + milliseconds(first_after) + milliseconds(spacing.saturating_mul(place as u32));
         }
         drop(table);
         self.signal.raise();

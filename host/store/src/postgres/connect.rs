@@ -25,6 +25,8 @@ pub(crate) struct Postgres {
     pub(crate) claims: Group,
     pub(crate) settles: Group,
     pub(crate) people: Group,
+    /// Statements are prepared by name, once a connection. Not behind a pooler, which would mix them up.
+    pub(crate) prepared: bool,
     pub(crate) payload_max: i64,
     pub(crate) on_delivered: OnDelivered,
     pub(crate) signal: Arc<Signal>,
@@ -54,6 +56,7 @@ impl Postgres {
             claims: Group::new(options, Commit::Fast)?,
             settles: Group::new(options, Commit::Safe)?,
             people: Group::new(options, Commit::Safe)?,
+            prepared: options.pooler == Pooler::None,
             payload_max: i64::try_from(options.payload_max).unwrap_or(i64::MAX),
             on_delivered: options.on_delivered,
             signal,
@@ -114,9 +117,9 @@ pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
     Ok(options.application_name("outboxd"))
 }
 
-/// Read a URL, and ask for nothing that a pooler would refuse: no start parameters of ours, no named statements.
+/// Read a URL, and ask for nothing that a pooler would refuse at the start of a connection.
 pub(crate) fn plain(url: &str) -> Result<PgConnectOptions, StoreError> {
-    Ok(parse(url)?.statement_cache_capacity(0).extra_float_digits(None))
+    Ok(parse(url)?.extra_float_digits(None))
 }
 
 /// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.

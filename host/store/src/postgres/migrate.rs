@@ -30,6 +30,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
     // One at a time a table. Taken for the transaction: it works behind a pooler, and a killed migration lets go of it.
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("outboxd migrate {table}"))
+        .persistent(false)
         .execute(&mut *transaction)
         .await?;
     let plan = plan(applied(&mut transaction, &names, sql.applied).await?, table)?;
@@ -43,6 +44,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
         sqlx::query(AssertSqlSafe(sql.record.clone()))
             .bind(i32::try_from(migration.version).unwrap_or(i32::MAX))
             .bind(i32::try_from(migration.works_with).unwrap_or(i32::MAX))
+            .persistent(false)
             .execute(&mut *transaction)
             .await?;
     }
@@ -65,10 +67,13 @@ async fn applied(
     sql: Arc<str>,
 ) -> Result<Option<VersionRow>, StoreError> {
     let versions = names.write_into("{versions}").to_string();
-    let found: (bool,) =
-        sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(&mut *connection).await?;
+    let found: (bool,) = sqlx::query_as("select to_regclass($1) is not null")
+        .bind(versions)
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?;
     match found {
-        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(connection).await?),
+        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).persistent(false).fetch_optional(connection).await?),
         (false,) => Ok(None),
     }
 }

@@ -49,16 +49,25 @@ impl OutboxAdmin for Sqlite {
         Ok(rows.into_iter().map(TopicStats::from).collect())
     }
 
-    async fn redrive(&self, selection: &Selection, limit: u32, spacing: Duration) -> Result<u64, StoreError> {
-        let (limit, spacing_ms) = (i64::from(limit), milliseconds(spacing));
+    async fn redrive(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        first_after: Duration,
+        spacing: Duration,
+    ) -> Result<u64, StoreError> {
+        let (limit, first_ms, spacing_ms) = (i64::from(limit), milliseconds(first_after), milliseconds(spacing));
         match selection.clone() {
             Selection::Ids(ids) => {
                 let (sql, ids) = (AssertSqlSafe(self.sql.redrive_ids.clone()), json(&ids));
-                self.change(move || sqlx::query(sql).bind(ids).bind(limit).bind(spacing_ms)).await
+                self.change(move || sqlx::query(sql).bind(ids).bind(limit).bind(spacing_ms).bind(first_ms)).await
             }
             Selection::Matching { topic, reason } => {
                 let (sql, reason) = (AssertSqlSafe(self.sql.redrive.clone()), reason.map(|reason| reason.as_str()));
-                self.change(move || sqlx::query(sql).bind(topic).bind(reason).bind(limit).bind(spacing_ms)).await
+                self.change(move || {
+                    sqlx::query(sql).bind(topic).bind(reason).bind(limit).bind(spacing_ms).bind(first_ms)
+                })
+                .await
             }
         }
     }

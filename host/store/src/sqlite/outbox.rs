@@ -67,10 +67,10 @@ impl OutboxStore for Sqlite {
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
-        if let Some(watch) = &self.watch {
-            watch.ensure();
-        }
-        self.signal.wait(at_most).await
+        let Some(watch) = &self.watch else { return self.signal.wait(at_most).await };
+        watch.ensure();
+        let soon = watch.look_again().unwrap_or(at_most);
+        self.signal.wait(at_most.min(soon)).await
     }
 }
 

@@ -1,11 +1,17 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::{info, warn};
 
 use crate::wake::Signal;
+
+/// How long after a write to look again, and again. The kernel tells of the write at once, but others see a commit only when
+/// the file is synced and its index updated, of which the kernel tells nobody.
+const LOOK_AGAIN: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(30), Duration::from_millis(150)];
 
 /// Raises the signal when any process writes into the database's WAL file. The kernel tells: nothing is polled.
 ///
@@ -14,6 +20,8 @@ pub(crate) struct WalWatch {
     folder: PathBuf,
     wal: OsString,
     signal: Arc<Signal>,
+    /// How many looks have followed the last write.
+    looks: Arc<AtomicUsize>,
     state: Mutex<State>,
 }
 
@@ -31,7 +39,7 @@ impl WalWatch {
         };
         let mut wal = file.file_name().unwrap_or_default().to_os_string();
         wal.push("-wal");
-        let watch = WalWatch { folder, wal, signal, state: Mutex::new(State::NotYet) };
+        let watch = WalWatch { folder, wal, signal, looks: Arc::default(), state: Mutex::new(State::NotYet) };
         watch.ensure();
         watch
     }
@@ -59,13 +67,21 @@ impl WalWatch {
         }
     }
 
+    /// How long to wait for the next write at most, where the last one is so fresh that its commit may still come.
+    pub(crate) fn look_again(&self) -> Option<Duration> {
+        let next = |looks| (looks < LOOK_AGAIN.len()).then_some(looks + 1);
+        let looks = self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        looks.ok().map(|looks| LOOK_AGAIN[looks])
+    }
+
     /// Watches the folder: the WAL file itself comes and goes with the connections.
     fn start(&self) -> notify::Result<RecommendedWatcher> {
-        let (wal, signal) = (self.wal.clone(), self.signal.clone());
+        let (wal, signal, looks) = (self.wal.clone(), self.signal.clone(), self.looks.clone());
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| {
                 is_write(&event.kind) && event.paths.iter().any(|path| path.file_name() == Some(&wal))
             }) {
+                looks.store(0, Ordering::Relaxed);
                 signal.raise();
             }
         })?;

@@ -1,4 +1,5 @@
--- Sends dead letters round again: $1 topic, $2 reason (null: any), $3 at most how many, $4 milliseconds from one to the next.
+-- Sends dead letters round again: $1 topic, $2 reason (null: any), $3 at most how many, $4 milliseconds from one to the next,
+-- $5 until the first.
 -- Oldest death first. An expiry that has passed is lifted, or the message would die at once.
 with chosen as (
     select o.id, row_number() over (order by o.dead_at, o.id) - 1 as place
@@ -20,7 +21,7 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= now() then null else m.expires_at end,
-    available_at = now() + chosen.place * $4 * interval '1 millisecond'
+    available_at = now() + ($5 + least(chosen.place * $4, 3153600000000)) * interval '1 millisecond'
 from chosen
 where m.id = chosen.id
     and m.state = 'dead'

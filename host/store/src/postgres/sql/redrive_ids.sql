@@ -1,4 +1,4 @@
--- Sends dead letters round again: $1 ids, $2 at most how many, $3 milliseconds from one to the next. Oldest death first.
+-- Sends dead letters round again: $1 ids, $2 at most how many, $3 milliseconds from one to the next, $4 until the first. Oldest death first.
 with chosen as (
     select o.id, row_number() over (order by o.dead_at, o.id) - 1 as place
     from (
@@ -18,7 +18,7 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= now() then null else m.expires_at end,
-    available_at = now() + chosen.place * $3 * interval '1 millisecond'
+    available_at = now() + ($4 + least(chosen.place * $3, 3153600000000)) * interval '1 millisecond'
 from chosen
 where m.id = chosen.id
     and m.state = 'dead'

@@ -1,4 +1,5 @@
--- Sends dead letters round again: ?1 topic, ?2 reason (null: any), ?3 at most how many, ?4 milliseconds from one to the next.
+-- Sends dead letters round again: ?1 topic, ?2 reason (null: any), ?3 at most how many, ?4 milliseconds from one to the next,
+-- ?5 until the first.
 -- Oldest death first. An expiry that has passed is lifted, or the message would die at once.
 with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer)),
 chosen as materialized (
@@ -17,6 +18,6 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= (select now from clock) then null else m.expires_at end,
-    available_at = (select now from clock) + chosen.place * ?4
+    available_at = (select now from clock) + ?5 + min(chosen.place * ?4, 3153600000000)
 from chosen
 where m.id = chosen.id

@@ -1,4 +1,4 @@
--- Sends dead letters round again: ?1 ids as JSON, ?2 at most how many, ?3 milliseconds from one to the next.
+-- Sends dead letters round again: ?1 ids as JSON, ?2 at most how many, ?3 milliseconds from one to the next, ?4 until the first.
 -- Oldest death first.
 with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer)),
 chosen as materialized (
@@ -16,6 +16,6 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= (select now from clock) then null else m.expires_at end,
-    available_at = (select now from clock) + chosen.place * ?3
+    available_at = (select now from clock) + ?4 + min(chosen.place * ?3, 3153600000000)
 from chosen
 where m.id = chosen.id

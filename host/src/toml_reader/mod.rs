@@ -3,15 +3,20 @@
 //! A getter marks its key as known, present or not. So [`Reader::finish`] can name each key that nobody asked for,
 //! together with the known key that looks most like it.
 
+mod tree;
+mod units;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::DeTable;
+
+use tree::{Entry, Lines, Node, Value, join};
+pub use units::{parse_duration, parse_size};
 
 /// One mistake in a settings file. Shows itself as `outboxd.toml:12: unknown key "concurency"; did you mean "concurrency"?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,46 +50,6 @@ pub struct Reader {
 struct Source {
     file: String,
     errors: RefCell<Vec<ConfigError>>,
-}
-
-/// A table, and which of its keys somebody asked for.
-#[derive(Default)]
-struct Node {
-    path: String,
-    line: usize,
-    entries: BTreeMap<String, Entry>,
-    known: RefCell<BTreeSet<String>>,
-    /// Tables that were opened by a getter: their keys are checked too.
-    opened: RefCell<BTreeMap<String, Rc<Node>>>,
-}
-
-struct Entry {
-    line: usize,
-    value: Value,
-}
-
-enum Value {
-    Text(String),
-    Integer(i64),
-    Float(f64),
-    Bool(bool),
-    List(Vec<Value>),
-    Table(Rc<Node>),
-    Other(&'static str),
-}
-
-impl Value {
-    fn kind(&self) -> &'static str {
-        match self {
-            Value::Text(_) => "a string",
-            Value::Integer(_) => "an integer",
-            Value::Float(_) => "a number with a fraction",
-            Value::Bool(_) => "a boolean",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
-            Value::Other(kind) => kind,
-        }
-    }
 }
 
 impl Reader {
@@ -144,6 +109,11 @@ impl Reader {
     /// Whether the key is there.
     pub fn has(&self, key: &str) -> bool {
         self.node.entries.contains_key(key)
+    }
+
+    /// Marks a key as known whose value nobody asks for.
+    pub fn skip(&self, key: &str) {
+        self.node.known.borrow_mut().insert(key.into());
     }
 
     /// The keys that are there, for tables whose keys are the user's own names.
@@ -314,76 +284,6 @@ impl Reader {
     }
 }
 
-impl Value {
-    fn of(value: &DeValue<'_>, path: &str, line: usize, lines: &Lines) -> Value {
-        match value {
-            DeValue::String(text) => Value::Text(text.to_string()),
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-                .map_or(Value::Other("a number too large"), Value::Integer),
-            DeValue::Float(number) => number.as_str().parse().map_or(Value::Other("no number"), Value::Float),
-            DeValue::Boolean(flag) => Value::Bool(*flag),
-            DeValue::Array(items) => {
-                Value::List(items.iter().map(|item| Value::of(item.get_ref(), path, line, lines)).collect())
-            }
-            DeValue::Table(table) => Value::Table(Rc::new(Node::of(table, path.into(), line, lines))),
-            DeValue::Datetime(_) => Value::Other("a date or time"),
-        }
-    }
-
-    fn text(&self) -> Option<String> {
-        match self {
-            Value::Text(text) => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    fn scalar(&self) -> Option<String> {
-        match self {
-            Value::Integer(number) => Some(number.to_string()),
-            Value::Float(number) => Some(number.to_string()),
-            Value::Bool(flag) => Some(flag.to_string()),
-            other => other.text(),
-        }
-    }
-}
-
-impl Node {
-    fn of(table: &DeTable<'_>, path: String, line: usize, lines: &Lines) -> Node {
-        let to_entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
-            let line = lines.at(key.span());
-            let name = key.get_ref().to_string();
-            let value = Value::of(value.get_ref(), &join(&path, &name), line, lines);
-            (name, Entry { line, value })
-        };
-        Node { entries: table.iter().map(to_entry).collect(), path, line, ..Node::default() }
-    }
-
-    fn collect_known(&self, known: &mut BTreeMap<String, BTreeSet<String>>) {
-        known.insert(self.path.clone(), self.known.borrow().clone());
-        for child in self.opened.borrow().values() {
-            child.collect_known(known);
-        }
-    }
-}
-
-/// Where the lines of a text begin.
-struct Lines(Vec<usize>);
-
-impl Lines {
-    fn of(text: &str) -> Lines {
-        Lines(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
-    }
-
-    /// The line of a span's start, counted from 1.
-    fn at(&self, span: Range<usize>) -> usize {
-        self.0.partition_point(|end| *end < span.start) + 1
-    }
-}
-
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
-}
-
 fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
 }
@@ -396,29 +296,6 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .filter(|(distance, candidate)| *distance <= far && *distance < candidate.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// A time in human units.
-pub fn parse_duration(text: &str) -> Option<Duration> {
-    humantime::parse_duration(text.trim()).ok()
-}
-
-/// A size in bytes, with a unit: `B`, `KiB`, `MiB`, `GiB` (powers of 1024) or `KB`, `MB`, `GB` (powers of 1000).
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.len() - text.trim_start_matches(|char: char| char.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "b" => 1,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 #[cfg(test)]

@@ -1,0 +1,248 @@
+//! One round: relays, producers and a nemesis for a while, then peace, then the reckoning.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outboxd_client::Outbox;
+use outboxd_test_support::wait_for;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::checker::{Cause, Evidence, Verdict, check};
+use crate::faults::Kind;
+use crate::ledger::{self, Entry};
+use crate::producer::{Producer, Records};
+use crate::seed::Seed;
+use crate::stage::Stage;
+use crate::truth;
+
+const PRODUCERS: usize = 4;
+/// Producers wait while so many committed messages are not delivered: a drain has to end.
+const BACKLOG_MAX: usize = 400;
+/// Once all faults are over, everything is delivered within this.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+
+/// One test at a time: two cores are not enough for two storms.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for `work` in a test that is not asynchronous.
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+}
+
+/// The applications of a round, on threads of their own.
+pub struct Market {
+    runtime: Runtime,
+    records: Arc<Records>,
+    stop: CancellationToken,
+    producers: TaskTracker,
+}
+
+impl Market {
+    /// Opens on the stage's database, which the producers reach by `url`.
+    pub fn open(stage: &Stage, url: &str, seed: Seed) -> Market {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("producers")
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(truth::create_orders(stage.database()));
+        let market =
+            Market { runtime, records: Arc::default(), stop: CancellationToken::new(), producers: TaskTracker::new() };
+        for number in 0..PRODUCERS {
+            let producer = Producer {
+                url: url.to_owned(),
+                draw: seed.stream(&format!("producer {number}")),
+                records: market.records.clone(),
+                outbox: Outbox::default(),
+            };
+            let (stop, records, taken) = (market.stop.clone(), market.records.clone(), stage.sink.taken_counter());
+            let may_go_on = move || records.committed() < taken.count() + BACKLOG_MAX;
+            let _in_runtime = market.runtime.enter();
+            if url.starts_with("sqlite") {
+                market.producers.spawn(producer.run::<sqlx::Sqlite>(stop, may_go_on));
+            } else {
+                market.producers.spawn(producer.run::<sqlx::Postgres>(stop, may_go_on));
+            }
+        }
+        market
+    }
+
+    /// Closes, waits until every message is finished, and reckons up.
+    pub fn reckon(self, stage: &Stage, seed: Seed, took: Duration) -> Round {
+        self.stop.cancel();
+        self.producers.close();
+        self.runtime.block_on(self.producers.wait());
+        let began = Instant::now();
+        let is_drained = || self.runtime.block_on(truth::unfinished(stage.database())).is_ok_and(|count| count == 0);
+        // If it never is, the verdict names the messages.
+        wait_for(DRAINED_WITHIN, is_drained);
+        let drained = began.elapsed();
+        let evidence = Evidence {
+            fates: self.records.fates(),
+            truth: self.runtime.block_on(truth::read(stage.database())),
+            deliveries: stage.sink.deliveries(),
+            faults: stage.faults.all(),
+            lapsed: lapsed(&stage.logs()),
+        };
+        let mut faults = BTreeMap::new();
+        for fault in &evidence.faults {
+            *faults.entry(fault.kind).or_default() += 1;
+        }
+        let said = Said::of(&stage.logs());
+        Round { seed, took, drained, faults, said, verdict: check(&evidence), failure: None }
+    }
+}
+
+/// What came of one round.
+pub struct Round {
+    pub seed: Seed,
+    /// How long faults were done.
+    pub took: Duration,
+    /// How long after the last fault everything was finished.
+    pub drained: Duration,
+    pub faults: BTreeMap<Kind, usize>,
+    pub said: Said,
+    pub verdict: Verdict,
+    /// What is wrong with it, for a person.
+    pub failure: Option<String>,
+}
+
+/// How often the relays told of what must have happened to some.
+pub struct Said {
+    fenced: usize,
+    unknown: usize,
+    lease_lost: usize,
+}
+
+impl Said {
+    fn of(logs: &str) -> Said {
+        let told = |text: &str| logs.matches(text).count();
+        Said {
+            fenced: told("settled by another relay or deleted"),
+            unknown: told("whose answer was lost") + told("could not be written before"),
+            lease_lost: told("the lease of message"),
+        }
+    }
+}
+
+impl Round {
+    /// Does `storm` once; where `OUTBOXD_CHAOS_MINUTES` is set, again with the next seed until so long is over, and enters
+    /// the sum into the ledger. A run that fails is entered too.
+    pub fn repeat(suite: &'static str, storm: impl Fn(Seed) -> Round) {
+        let (mut seed, began, length) = (Seed::of_run(), Instant::now(), ledger::length());
+        let mut sum = Entry::new(suite, seed);
+        let failure = loop {
+            println!("OUTBOXD_CHAOS_SEED={}", seed.0);
+            let round = catch_unwind(AssertUnwindSafe(|| storm(seed)));
+            sum.seen(seed, began.elapsed(), round.as_ref().ok());
+            match round {
+                Err(panic) => break Some(panic),
+                Ok(Round { failure: Some(failure), .. }) => break Some(Box::new(failure)),
+                Ok(_) if length.is_none_or(|length| began.elapsed() >= length) => break None,
+                Ok(_) => seed = seed.next(),
+            }
+        };
+        if length.is_some() {
+            ledger::append(&sum);
+        }
+        if let Some(failure) = failure {
+            resume_unwind(failure);
+        }
+    }
+
+    fn fault_count(&self, matching: impl Fn(Kind) -> bool) -> usize {
+        self.faults.iter().filter(|(kind, _)| matching(**kind)).map(|(_, count)| count).sum()
+    }
+
+    pub fn kills(&self) -> usize {
+        self.fault_count(|kind| kind == Kind::Killed)
+    }
+
+    pub fn database_crashes(&self) -> usize {
+        self.fault_count(Kind::is_crash_of_database)
+    }
+}
+
+/// The messages of which a relay has said that their lease was lost or their result not written.
+fn lapsed(logs: &str) -> HashSet<Uuid> {
+    let told = |line: &&str| {
+        line.contains("the lease of message")
+            || line.contains("could not be written before its lease ended")
+            || line.contains("was settled by another relay")
+    };
+    let id = |line: &str| {
+        let (_, rest) = line.split_once("message ")?;
+        Uuid::parse_str(rest.get(..36)?).ok()
+    };
+    logs.lines().filter(told).filter_map(id).collect()
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Round { seed, took, drained, faults, said, verdict, .. } = self;
+        let (took, drained) = (took.as_secs_f64(), drained.as_secs_f64());
+        writeln!(f, "seed {}: {took:.0} s of chaos, drained in {drained:.1} s", seed.0)?;
+        writeln!(f, "  faults: {faults:?}")?;
+        writeln!(
+            f,
+            "  messages: {} committed ({} of {} unknown commits), {} rolled back",
+            verdict.messages, verdict.unknown_committed, verdict.unknown, verdict.rolled_back
+        )?;
+        writeln!(
+            f,
+            "  ok {}, recovered {}, duplicates {}, unexplained {}, lost {}, phantom {}",
+            verdict.ok,
+            verdict.recovered,
+            verdict.duplicates(),
+            verdict.unexplained.len(),
+            verdict.lost.len(),
+            verdict.phantom.len()
+        )?;
+        writeln!(f, "  duplicates by {:?}; at most by one {:?}", verdict.duplicates, verdict.duplicates_max)?;
+        let Said { fenced, unknown, lease_lost } = said;
+        writeln!(
+            f,
+            "  the relays told of {fenced} fenced settles, {unknown} unknown, {lease_lost} leases lost in a call"
+        )
+    }
+}
+
+impl Round {
+    /// Nothing was lost, nothing came from a rollback, and every duplicate has a cause that may cause so many. Otherwise the
+    /// stage's folder is kept, and the failure says why and where.
+    pub fn judged(mut self, stage: Stage, duplicates_max: impl Fn(Cause) -> usize) -> Round {
+        println!("{self}");
+        let verdict = &self.verdict;
+        let too_many = verdict.duplicates_max.iter().filter(|(cause, count)| **count > duplicates_max(**cause));
+        let too_many: Vec<String> =
+            too_many.map(|(cause, count)| format!("{count} duplicates by one fault: {cause:?}")).collect();
+        let wrongs = [
+            ("lost", &verdict.lost),
+            ("phantom", &verdict.phantom),
+            ("unexplained", &verdict.unexplained),
+            ("broken", &verdict.broken),
+            ("too many", &too_many),
+        ];
+        let mut text = String::new();
+        for (what, which) in wrongs.into_iter().filter(|(_, which)| !which.is_empty()) {
+            let shown: Vec<&str> = which.iter().take(10).map(String::as_str).collect();
+            text.push_str(&format!("{what}:\n  {}\n", shown.join("\n  ")));
+        }
+        if !text.is_empty() {
+            let (seed, kept) = (self.seed.0, stage.keep());
+            println!("{text}logs, deliveries and faults are in {kept:?}; OUTBOXD_CHAOS_SEED={seed} repeats the faults");
+            self.failure = Some(text);
+        }
+        self
+    }
+}

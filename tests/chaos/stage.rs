@@ -1,0 +1,241 @@
+//! Relays of the real binary, each with a folder of its own, and the target they deliver to.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use outboxd_test_support::process::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Starter, send_signal};
+use outboxd_test_support::{guests, wait_for};
+use tempfile::TempDir;
+
+use crate::faults::{FaultLog, Kind};
+use crate::sink::Sink;
+
+/// The topic of every message.
+pub const TOPIC: &str = "chaos";
+/// How long a message stays claimed when its relay dies.
+pub const LEASE: Duration = Duration::from_secs(2);
+pub const POLL: Duration = Duration::from_millis(200);
+/// Calls of one relay at once.
+pub const CONCURRENCY: usize = 8;
+/// Longer than any call takes here, so that a stop interrupts none.
+const GRACE: Duration = Duration::from_secs(10);
+/// The longest a relay may take to leave: its calls, then a settle that waits for the database.
+const LEAVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often a message may lose its lease before it is `crashed`.
+#[derive(Clone, Copy)]
+pub enum Lapses {
+    /// As shipped: 3.
+    Default,
+    /// Kills come so thick that sound messages would be declared poison.
+    Many,
+}
+
+/// The process ids of relays, by incarnation.
+#[derive(Default)]
+pub struct Pids(Mutex<Vec<u32>>);
+
+impl Pids {
+    pub fn of(&self, incarnation: u32) -> Option<u32> {
+        self.lock().get(incarnation as usize).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where everything of one run is.
+pub struct Stage {
+    dir: TempDir,
+    database: String,
+    lapses: Lapses,
+    pub sink: Sink,
+    pub faults: Arc<FaultLog>,
+    starter: Starter,
+    pids: Arc<Pids>,
+    relays: AtomicU32,
+}
+
+impl Stage {
+    /// `database` is a URL, or nothing for an SQLite file in the stage's folder.
+    pub fn new(database: Option<String>, lapses: Lapses, think_max: Duration) -> Stage {
+        let dir = TempDir::new().expect("a temporary folder");
+        let database = database.unwrap_or_else(|| format!("sqlite:{}", dir.path().join("outbox.db").display()));
+        let sink = Sink::start(&dir.path().join("deliveries.csv"), think_max);
+        let stage = Stage {
+            dir,
+            database,
+            lapses,
+            sink,
+            faults: Arc::default(),
+            starter: Starter::new(),
+            pids: Arc::default(),
+            relays: AtomicU32::new(0),
+        };
+        let migrated = stage.command(stage.path()).arg("migrate").status().expect("outboxd starts");
+        assert!(migrated.success(), "outboxd migrate fails");
+        stage
+    }
+
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The relay processes so far.
+    pub fn pids(&self) -> Arc<Pids> {
+        self.pids.clone()
+    }
+
+    /// A relay that reaches the database by `database`, not started yet.
+    pub fn relay_by(&self, database: &str) -> Relay<'_> {
+        let number = self.relays.fetch_add(1, Ordering::Relaxed);
+        let folder = self.path().join(format!("relay-{number}"));
+        fs::create_dir_all(folder.join("plugins")).expect("a folder");
+        fs::copy(guests::plugin("webhook"), folder.join("plugins/webhook.wasm")).expect("the plugin");
+        let lapses = match self.lapses {
+            Lapses::Default => "",
+            Lapses::Many => "max_lapses = 1000",
+        };
+        let config = format!(
+            "database = {database:?}\nplugins = \"plugins\"\nadmin = \"off\"\n\
+             [relay]\nlease = \"{}ms\"\npoll_interval = \"{}ms\"\ngrace = \"{}s\"\nconcurrency = {CONCURRENCY}\n{lapses}\n\
+             [retry]\nmax_attempts = 1000\nbase = \"50ms\"\nmax = \"500ms\"\n\
+             [sandbox]\nprivate_networks = [\"127.0.0.0/8\"]\n",
+            LEASE.as_millis(),
+            POLL.as_millis(),
+            GRACE.as_secs(),
+        );
+        fs::write(folder.join("outboxd.toml"), config).expect("the configuration");
+        Relay { stage: self, number, folder, child: None, incarnation: 0 }
+    }
+
+    pub fn relay(&self) -> Relay<'_> {
+        self.relay_by(&self.database)
+    }
+
+    fn command(&self, folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outboxd"));
+        command.current_dir(folder).env_remove("DATABASE_URL").env("OUTBOXD_DATABASE", &self.database);
+        command.env("OUTBOXD_CACHE", std::env::temp_dir().join("outboxd-test-cache")).stdin(Stdio::null());
+        command
+    }
+
+    /// Keeps the folder of a run that failed, and says where.
+    pub fn keep(self) -> PathBuf {
+        let faults: Vec<String> = self.faults.all().iter().map(ToString::to_string).collect();
+        let _ = fs::write(self.path().join("faults.csv"), faults.join("\n"));
+        let Stage { dir, .. } = self;
+        dir.keep()
+    }
+
+    /// What the relays have said.
+    pub fn logs(&self) -> String {
+        let of = |number| fs::read(self.path().join(format!("relay-{number}/log"))).unwrap_or_default();
+        let relays = self.relays.load(Ordering::Relaxed);
+        (0..relays).map(|number| String::from_utf8_lossy(&of(number)).into_owned()).collect()
+    }
+}
+
+/// A relay's place, filled by one process after another. Every process has a number of its own, the incarnation, by which
+/// the sink tells who delivered.
+pub struct Relay<'s> {
+    stage: &'s Stage,
+    pub number: u32,
+    folder: PathBuf,
+    child: Option<Child>,
+    incarnation: u32,
+}
+
+impl Relay<'_> {
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "relay {} runs", self.number);
+        let mut pids = self.stage.pids.lock();
+        self.incarnation = u32::try_from(pids.len()).expect("fewer processes");
+        let manifest = format!(
+            "topics = [{TOPIC:?}]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+             [limits]\nconcurrency = {CONCURRENCY}\n[settings]\nurl = {:?}\n",
+            self.stage.sink.url(self.incarnation),
+        );
+        fs::write(self.folder.join("plugins/webhook.toml"), manifest).expect("the manifest");
+        let log = File::options().create(true).append(true).open(self.folder.join("log")).expect("a log file");
+        let mut command = self.stage.command(&self.folder);
+        command.env_remove("OUTBOXD_DATABASE").arg("run").stdout(Stdio::null()).stderr(log);
+        let child = self.stage.starter.start(command).expect("outboxd starts");
+        pids.push(child.id());
+        self.child = Some(child);
+    }
+
+    /// SIGKILL, and reaps it.
+    pub fn kill(&mut self) {
+        let from = SystemTime::now();
+        let mut child = self.running();
+        send_signal(child.id(), SIGKILL);
+        child.wait().expect("our child");
+        self.stage.faults.note(Kind::Killed, Some(self.incarnation), from);
+    }
+
+    /// SIGSTOP for so long, then SIGCONT.
+    pub fn pause(&mut self, duration: Duration) {
+        let from = SystemTime::now();
+        let child = self.running();
+        send_signal(child.id(), SIGSTOP);
+        // The fault itself, not a wait for something.
+        std::thread::sleep(duration);
+        send_signal(child.id(), SIGCONT);
+        self.stage.faults.note(Kind::Paused, Some(self.incarnation), from);
+        self.child = Some(child);
+    }
+
+    /// SIGTERM, and waits until it has left.
+    pub fn leave(&mut self) -> ExitStatus {
+        let from = SystemTime::now();
+        let mut child = self.running();
+        send_signal(child.id(), SIGTERM);
+        let mut status = None;
+        let left = wait_for(LEAVES_WITHIN, || {
+            status = child.try_wait().expect("our child");
+            status.is_some()
+        });
+        assert!(left, "relay {} (incarnation {}) did not leave", self.number, self.incarnation);
+        self.stage.faults.note(Kind::Left, Some(self.incarnation), from);
+        status.expect("it left")
+    }
+
+    /// Starts it again where the process has ended, as a supervisor would.
+    pub fn revive(&mut self) {
+        if self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None))) {
+            self.child = None;
+            self.start();
+        }
+    }
+
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Takes the process out of its place. A relay that ended by itself is a broken promise.
+    fn running(&mut self) -> Child {
+        let mut child = self.child.take().expect("a relay that was started");
+        let ended = child.try_wait().expect("our child");
+        assert!(ended.is_none(), "relay {} ended by itself: {ended:?}, see {:?}", self.number, self.folder.join("log"));
+        child
+    }
+}
+
+impl Drop for Relay<'_> {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            send_signal(child.id(), SIGKILL);
+            let _ = child.wait();
+        }
+    }
+}

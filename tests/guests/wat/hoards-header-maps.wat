@@ -1,0 +1,4 @@
+;; why: resources of the host are bounded in number
+;; expect: trap
+(import "wasi:http/types@0.2.12" "[constructor]fields" (func $fields (result i32)))
+(func $main (result i32) (loop $l (drop (call $fields)) (br $l)) unreachable)

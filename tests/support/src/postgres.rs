@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::process::{die_with_thread, send_signal};
 
 /// `nobody`, whom every system has.
-const UNPRIVILEGED: u32 = 65534;
+pub(crate) const UNPRIVILEGED: u32 = 65534;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 pub const SIGSTOP: i32 = libc::SIGSTOP;
@@ -297,7 +297,7 @@ fn template(programs: &Path) -> &'static Path {
 }
 
 /// A folder that belongs to who runs the server. Short: a socket's path has at most 107 bytes.
-fn new_folder(parent: &Path) -> PathBuf {
+pub(crate) fn new_folder(parent: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     static SWEEP: OnceLock<()> = OnceLock::new();
     SWEEP.get_or_init(sweep);
@@ -324,11 +324,11 @@ fn sweep() {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-fn unprivileged(command: &mut Command) {
+pub(crate) fn unprivileged(command: &mut Command) {
     if is_root() {
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }

@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// Long enough for a loaded machine; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Calls at once.
+pub const CONCURRENCY: usize = 16;
+
 pub struct Stage {
     dir: TempDir,
     pub database: String,
@@ -41,7 +44,7 @@ impl Stage {
     pub fn configure(&self, more: &str) {
         let text = format!(
             "database = {:?}\nplugins = {:?}\nadmin = \"off\"\n\
-             [relay]\nlease = \"2s\"\npoll_interval = \"200ms\"\ngrace = \"10s\"\n\
+             [relay]\nconcurrency = {CONCURRENCY}\nlease = \"2s\"\npoll_interval = \"200ms\"\ngrace = \"10s\"\n\
              [retry]\nmax_attempts = 3\nbase = \"50ms\"\nmax = \"200ms\"\n\
              [sandbox]\nprivate_networks = [\"127.0.0.0/8\"]\n{more}\n",
             self.database,

@@ -196,6 +196,6 @@ async fn a_grelmicro_outbox_is_adopted_and_its_producer_goes_on() {
     transaction.commit().await.unwrap();
     assert_eq!((duplicate.insertion, duplicate.id), (Insertion::Duplicate, claims[0].message.id.0));
     let all = Selection::Matching { topic: None, reason: None };
-    assert_eq!(adopted.admin.redrive(&all, 10, Duration::ZERO).await.unwrap(), 1);
+    assert_eq!(adopted.admin.redrive(&all, 10, Duration::ZERO, Duration::ZERO).await.unwrap(), 1);
     assert_eq!(adopted.outbox.claim(&[lane("u", 10)], LEASE, LAPSES_MAX).await.unwrap().len(), 1);
 }

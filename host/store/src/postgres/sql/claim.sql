@@ -25,7 +25,7 @@ where m.id = any (array(
         where o.topic = lane.topic
             and o.state in ('pending', 'processing')
             and o.available_at <= now()
-            and o.lapses + case when o.state = 'processing' then 1 else 0 end <= $5
+            and o.lapses::bigint + case when o.state = 'processing' then 1 else 0 end <= $5
         order by o.available_at, o.id
         limit lane.slots
         for update skip locked

@@ -39,6 +39,27 @@ alter table {table}
     -- The last 20 attempts.
     add column if not exists history jsonb not null default '[]';
 
+do $outboxd_body$
+declare
+    id_type regtype := (
+        select atttypid from pg_attribute where attrelid = {table_literal}::regclass and attname = 'id' and not attisdropped
+    );
+    payload_type regtype := (
+        select atttypid from pg_attribute where attrelid = {table_literal}::regclass and attname = 'payload' and not attisdropped
+    );
+begin
+    if id_type <> 'uuid'::regtype then
+        raise exception 'the table cannot be adopted: the id is of type %, not uuid', id_type;
+    end if;
+    if payload_type not in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype, 'varchar'::regtype, 'bytea'::regtype) then
+        raise exception 'the table cannot be adopted: the payload is of type %, not json, jsonb, text or bytea', payload_type;
+    end if;
+end
+$outboxd_body$;
+
+-- An adopted dead letter died at an unknown time: its age counts from now.
+update {table} set dead_at = now() where state = 'dead' and dead_at is null;
+
 -- A wrong row fails at its producer. Not validated against the rows of an adopted table.
 do $outboxd_body$
 begin

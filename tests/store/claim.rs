@@ -196,6 +196,33 @@ async fn topics_may_hold_any_character(store: TestStore) {
     }
 }
 
+#[tokio::test]
+async fn extreme_values_on_postgres_saturate_or_wait() {
+    let store = TestStore::postgres().await;
+    store
+        .execute(
+            "insert into outbox (topic, payload, available_at) values ('a', '{}', 'infinity'), ('a', '{}', '294276-01-01');
+             insert into outbox (topic, payload, created_at, expires_at) values ('order.created', '{}', '-infinity', 'infinity');
+             insert into outbox (topic, payload, available_at, attempts, lapses, state, lease_id) values
+                 ('order.created', '{}', '-infinity', 2147483647, 2147483647, 'processing', gen_random_uuid())",
+        )
+        .await
+        .unwrap();
+
+    let due = store.outbox.due_topics().await.unwrap();
+    let claims = store.claim(10).await;
+
+    assert_eq!(due.len(), 1);
+    assert_eq!(claims.len(), 2);
+    let last = claims.iter().find(|claim| claim.lapses > 0).unwrap();
+    assert_eq!((last.attempt, last.lapses), (Attempt(i32::MAX as u32), i32::MAX as u32));
+    assert!(claims.iter().all(|claim| !claim.expired));
+    assert_eq!(store.admin.list(&outboxd_store::MessageFilter::default(), None, 10).await.unwrap().len(), 4);
+    assert_eq!(store.admin.stats().await.unwrap().len(), 2);
+    let settled = store.settle_one(last, outboxd_core::Transition::Delivered).await;
+    assert_eq!(settled, outboxd_core::LeaseStatus::Held);
+}
+
 trait WithCreatedAt {
     /// Making rows older changes when they were created.
     fn with_created_at(self, other: &outboxd_core::Claim) -> Self;

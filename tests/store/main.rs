@@ -4,6 +4,8 @@ mod backend;
 
 /// What people ask for: redrive, discard, purge, pause, and what they look at.
 mod admin;
+/// Tables that somebody else made.
+mod adopt;
 /// What a claim takes, and what it leaves.
 mod claim;
 /// A dedup key lets one message in.
@@ -20,6 +22,10 @@ mod lease;
 mod names;
 /// What the statements cost.
 mod planner;
+/// Behind PgBouncer.
+mod pooler;
+/// Several processes on one SQLite file.
+mod processes;
 /// Producers that race for a dedup key.
 mod races;
 /// Migrations and what the table refuses.

@@ -193,9 +193,9 @@ async fn purge_and_redrive_read_only_what_they_take() {
     let store = populated().await;
     let mut connection = store.postgres_connection().await;
     prepare(&mut connection, "purge (bigint, bigint)", PURGE).await;
-    prepare(&mut connection, "redrive (text, text, bigint, bigint)", REDRIVE).await;
+    prepare(&mut connection, "redrive (text, text, bigint, bigint, bigint)", REDRIVE).await;
 
-    for execute in ["execute purge (60000, 100)", "execute redrive (null, null, 100, 0)"] {
+    for execute in ["execute purge (60000, 100)", "execute redrive (null, null, 100, 0, 0)"] {
         for _ in 0..7 {
             let (cost, plan) = Cost::of(&mut connection, execute).await;
             // The order within one moment is by id, so a few more may be read.
@@ -308,7 +308,7 @@ async fn sqlite_searches_by_index_too() {
         ("settle_delete", include_str!("../../host/store/src/sqlite/sql/settle_delete.sql"), 1),
         ("release", include_str!("../../host/store/src/sqlite/sql/release.sql"), 1),
         ("purge_dead", include_str!("../../host/store/src/sqlite/sql/purge_dead.sql"), 2),
-        ("redrive", include_str!("../../host/store/src/sqlite/sql/redrive.sql"), 4),
+        ("redrive", include_str!("../../host/store/src/sqlite/sql/redrive.sql"), 5),
     ] {
         let plan = sqlite_plan(&mut connection, text, binds).await;
         for step in plan.iter().filter(|step| step.starts_with("SCAN")) {

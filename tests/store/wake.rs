@@ -148,3 +148,58 @@ async fn a_producer_that_may_only_insert_wakes_a_relay() {
     assert_eq!(notified(&*store.outbox).await, Wake::Notify);
     store.execute("drop owned by producer; drop role producer").await.unwrap();
 }
+
+/// A benchmark: what the wake costs producers while a relay is busy, as a share of the rate without any. Slices of both
+/// alternate, so that a busy machine slows both.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a benchmark"]
+async fn publishing_beside_a_busy_relay_keeps_nine_tenths_of_its_rate() {
+    const SLICE: Duration = Duration::from_millis(700);
+    for producers in [16, 64] {
+        let with = TestStore::postgres().await;
+        let without = TestStore::postgres().await;
+        without.execute("drop trigger outboxd_wake on outbox").await.unwrap();
+        let mut rates = [Vec::new(), Vec::new()];
+        for _ in 0..9 {
+            for (store, rates) in [&with, &without].into_iter().zip(&mut rates) {
+                rates.push(commits(&store.options.url, producers, SLICE).await);
+            }
+        }
+        let median = |rates: &mut Vec<f64>| {
+            rates.sort_by(f64::total_cmp);
+            rates[rates.len() / 2]
+        };
+        let [with, without] = rates.each_mut().map(median);
+        println!(
+            "{producers} producers: {with:.0} commits/s with the wake, {without:.0} without: {:.2}",
+            with / without
+        );
+        assert!(with / without >= 0.9);
+    }
+}
+
+/// Commits a second, each publishing one message.
+async fn commits(url: &str, producers: usize, during: Duration) -> f64 {
+    let mut tasks = Vec::new();
+    let mut connections = Vec::new();
+    for _ in 0..producers {
+        connections.push(sqlx::PgConnection::connect(url).await.unwrap());
+    }
+    let deadline = Instant::now() + during;
+    for mut connection in connections {
+        tasks.push(tokio::spawn(async move {
+            let mut count = 0u32;
+            while Instant::now() < deadline {
+                let sql = "insert into shop.outbox (topic, payload) values ('a', '{}')";
+                sqlx::query(sql).execute(&mut connection).await.unwrap();
+                count += 1;
+            }
+            count
+        }));
+    }
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.await.unwrap();
+    }
+    f64::from(sum) / during.as_secs_f64()
+}

@@ -9,6 +9,7 @@ use crate::PublishError;
 pub struct Outbox {
     pub(crate) table: TableName,
     pub(crate) payload_max: u64,
+    pub(crate) prepared: bool,
     pub(crate) postgres: Statements,
     pub(crate) sqlite: Statements,
 }
@@ -38,6 +39,7 @@ impl Outbox {
         let sqlite = format!("main.{}", quoted(table.table()));
         Outbox {
             payload_max: PAYLOAD_BYTES_MAX_DEFAULT,
+            prepared: true,
             postgres: Statements {
                 publish: written(include_str!("sql/postgres/publish.sql"), &postgres),
                 duplicate_of: written(include_str!("sql/postgres/duplicate_of.sql"), &postgres),
@@ -53,6 +55,13 @@ impl Outbox {
     /// Payloads above it are refused; the relay's `payload_max` should be the same. Bytes. Default 1 MiB.
     pub fn payload_max(mut self, bytes: u64) -> Self {
         self.payload_max = bytes;
+        self
+    }
+
+    /// For connections that lead through a pooler in transaction mode: statements are not prepared by name, at the price of a
+    /// round trip each. Leave `extra_float_digits` out of the connection's options too. PostgreSQL only.
+    pub fn behind_pooler(mut self) -> Self {
+        self.prepared = false;
         self
     }
 

@@ -24,6 +24,7 @@ impl OutboxDatabase for Postgres {
             .bind(messages().map(|message| message.dedup_key.as_deref()).collect::<Vec<_>>())
             .bind(messages().map(|message| message.delay_ms()).collect::<Vec<_>>())
             .bind(messages().map(|message| message.expires_ms()).collect::<Vec<_>>())
+            .persistent(outbox.prepared)
             .fetch_all(&mut **transaction)
             .await?;
         inserted.iter().map(|(id,)| uuid(id)).collect()
@@ -38,6 +39,7 @@ impl OutboxDatabase for Postgres {
         let found: Option<(String,)> = sqlx::query_as(AssertSqlSafe(outbox.postgres.duplicate_of.clone()))
             .bind(topic)
             .bind(dedup_key)
+            .persistent(outbox.prepared)
             .fetch_optional(&mut **transaction)
             .await?;
         found.map(|(id,)| uuid(&id)).transpose()

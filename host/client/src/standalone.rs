@@ -22,10 +22,12 @@ pub async fn publish(
     payload_max: u64,
     messages: Vec<NewMessage>,
 ) -> Result<Vec<Published>, PublishError> {
-    let outbox = Outbox::new(table)?.payload_max(payload_max);
+    // What a pooler would refuse is not needed for one transaction.
+    let outbox = Outbox::new(table)?.payload_max(payload_max).behind_pooler();
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("postgres" | "postgresql") => {
             let options = PgConnectOptions::from_str(url)?.application_name("outboxd publish");
+            let options = options.extra_float_digits(None);
             in_transaction(options.connect().await?, "begin", &outbox, &messages).await
         }
         Some("sqlite") => {

@@ -29,6 +29,11 @@ impl<C: Connection + 'static> Connections<C> {
         Connections { options, idle: Arc::default(), permits, give_up_after }
     }
 
+    /// Closes the connections that are not in use.
+    pub(crate) fn close(&self) {
+        lock(&self.idle).clear();
+    }
+
     /// Does `work` on a connection of its own. Waiting for a free connection and opening one count as time of the work.
     pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
     where

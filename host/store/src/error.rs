@@ -60,7 +60,10 @@ fn sqlite_error(code: &str, message: &str) -> StoreError {
     match code.parse::<u32>().map(|code| code & 0xff) {
         Ok(5 | 6) => StoreError::Unavailable(format!("the database file stayed locked by another process ({message})")),
         Ok(13) => StoreError::Unavailable(format!("the disk is full ({message})")),
-        Ok(7 | 9 | 10 | 15 | 17) => StoreError::Unavailable(message.into()),
+        Ok(10) => StoreError::Unavailable(format!(
+            "the database file cannot be read or written; the disk may be full or failing ({message})"
+        )),
+        Ok(7 | 9 | 15 | 17) => StoreError::Unavailable(message.into()),
         Ok(8) => StoreError::Broken(format!("the database file or its folder is read-only ({message})")),
         Ok(14) => StoreError::Broken(format!(
             "the database file cannot be opened ({message}); check its folder, or create it with \"outboxd migrate\""

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+pub mod disk;
 pub mod guests;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

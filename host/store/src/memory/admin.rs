@@ -104,7 +104,7 @@ impl OutboxAdmin for MemoryStore {
             row.lease_id = None;
             row.dead_at = None;
             row.expires_at = row.expires_at.filter(|expires_at| *expires_at > now);
-            row.available_at = now + milliseconds(first_after) + milliseconds(spacing).saturating_mul(place as i64);
+            row.available_at = now + milliseconds(first_after) + milliseconds(spacing.saturating_mul(place as u32));
         }
         drop(table);
         self.signal.raise();

@@ -21,11 +21,12 @@ impl OutboxAdmin for Postgres {
         limit: u32,
     ) -> Result<Vec<MessageSummary>, StoreError> {
         let (sql, filter) = (AssertSqlSafe(self.sql.list.clone()), filter.clone());
+        let prepared = self.prepared;
         let rows: Vec<SummaryRow> = self
             .people
             .run(move |connection| {
                 let state = filter.state.map(|state| state.as_str());
-                let query = sqlx::query_as(sql).bind(state).bind(filter.topic).bind(filter.reason);
+                let query = sqlx::query_as(sql).persistent(prepared).bind(state).bind(filter.topic).bind(filter.reason);
                 Box::pin(query.bind(after.map(|id| id.0)).bind(i64::from(limit)).fetch_all(connection))
             })
             .await?;
@@ -34,10 +35,17 @@ impl OutboxAdmin for Postgres {
 
     async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError> {
         let sql = AssertSqlSafe(self.sql.show.clone());
+        let prepared = self.prepared;
         let row: Option<DetailRow> = self
             .people
             .run(move |connection| {
-                Box::pin(sqlx::query_as(sql).bind(id.0).bind(PAYLOAD_SHOWN_BYTES_MAX).fetch_optional(connection))
+                Box::pin(
+                    sqlx::query_as(sql)
+                        .persistent(prepared)
+                        .bind(id.0)
+                        .bind(PAYLOAD_SHOWN_BYTES_MAX)
+                        .fetch_optional(connection),
+                )
             })
             .await?;
         Ok(row.map(MessageDetail::from))
@@ -45,8 +53,11 @@ impl OutboxAdmin for Postgres {
 
     async fn stats(&self) -> Result<Vec<TopicStats>, StoreError> {
         let sql = AssertSqlSafe(self.sql.stats.clone());
-        let rows: Vec<StatsRow> =
-            self.people.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+        let prepared = self.prepared;
+        let rows: Vec<StatsRow> = self
+            .people
+            .run(move |connection| Box::pin(sqlx::query_as(sql).persistent(prepared).fetch_all(connection)))
+            .await?;
         Ok(rows.into_iter().map(TopicStats::from).collect())
     }
 
@@ -115,8 +126,11 @@ type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArgum
 impl Postgres {
     /// Runs one statement for a person and answers how many rows it changed.
     async fn change(&self, query: impl FnOnce() -> Query + Send + 'static) -> Result<u64, StoreError> {
+        let prepared = self.prepared;
         self.people
-            .run(move |connection| Box::pin(async move { Ok(query().execute(connection).await?.rows_affected()) }))
+            .run(move |connection| {
+                Box::pin(async move { Ok(query().persistent(prepared).execute(connection).await?.rows_affected()) })
+            })
             .await
     }
 }

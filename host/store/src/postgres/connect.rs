@@ -25,6 +25,8 @@ pub(crate) struct Postgres {
     pub(crate) claims: Group,
     pub(crate) settles: Group,
     pub(crate) people: Group,
+    /// Statements are prepared by name, once a connection. Not behind a pooler, which would mix them up.
+    pub(crate) prepared: bool,
     pub(crate) payload_max: i64,
     pub(crate) on_delivered: OnDelivered,
     pub(crate) signal: Arc<Signal>,
@@ -54,6 +56,7 @@ impl Postgres {
             claims: Group::new(options, Commit::Fast)?,
             settles: Group::new(options, Commit::Safe)?,
             people: Group::new(options, Commit::Safe)?,
+            prepared: options.pooler == Pooler::None,
             payload_max: i64::try_from(options.payload_max).unwrap_or(i64::MAX),
             on_delivered: options.on_delivered,
             signal,
@@ -72,15 +75,14 @@ pub(crate) struct Group {
 impl Group {
     fn new(options: &StoreOptions, commit: Commit) -> Result<Self, StoreError> {
         let settings = settings(options, commit);
-        let url = parse(&options.url)?;
         let (connect, begin) = match options.pooler {
-            Pooler::None => (url.options(settings), None),
+            Pooler::None => (parse(&options.url)?.options(settings), None),
             Pooler::Transaction => {
                 let mut begin = String::from("begin isolation level read committed");
                 for (name, value) in settings.iter().filter(|(name, _)| *name != "default_transaction_isolation") {
                     begin.push_str(&format!("; set local {name} = '{value}'"));
                 }
-                (url.statement_cache_capacity(0).extra_float_digits(None), Some(begin.into()))
+                (plain(&options.url)?, Some(begin.into()))
             }
         };
         let give_up_after = options.statement_timeout + GIVE_UP_MARGIN;
@@ -115,6 +117,11 @@ pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, StoreError> {
     Ok(options.application_name("outboxd"))
 }
 
+/// Read a URL, and ask for nothing that a pooler would refuse at the start of a connection.
+pub(crate) fn plain(url: &str) -> Result<PgConnectOptions, StoreError> {
+    Ok(parse(url)?.extra_float_digits(None))
+}
+
 /// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.
 pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>, StoreError> {
     const AT_MOST: Duration = Duration::from_secs(2);
@@ -137,7 +144,6 @@ fn settings(options: &StoreOptions, commit: Commit) -> Vec<(&'static str, String
         ("default_transaction_isolation", "read committed".into()),
         ("statement_timeout", milliseconds(options.statement_timeout)),
         ("lock_timeout", milliseconds(options.lock_timeout)),
-        ("bytea_output", "hex".into()),
         // Compiling takes longer than any of these statements.
         ("jit", "off".into()),
     ];

@@ -5,7 +5,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::Statements;
-use super::connect::parse;
+use super::connect::plain;
 use crate::migrate::{Migrated, Migration, plan};
 use crate::row::VersionRow;
 use crate::table::Names;
@@ -15,7 +15,7 @@ const MIGRATIONS: &[Migration] =
     &[Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/postgres/0001_outbox.sql") }];
 
 pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {
-    let mut connection = parse(&options.url)?.connect().await?;
+    let mut connection = plain(&options.url)?.connect().await?;
     let migrated = apply(&mut connection, &options.table).await;
     // Closing is a courtesy: the answer is known.
     let _ = connection.close().await;
@@ -30,6 +30,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
     // One at a time a table. Taken for the transaction: it works behind a pooler, and a killed migration lets go of it.
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("outboxd migrate {table}"))
+        .persistent(false)
         .execute(&mut *transaction)
         .await?;
     let plan = plan(applied(&mut transaction, &names, sql.applied).await?, table)?;
@@ -43,6 +44,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
         sqlx::query(AssertSqlSafe(sql.record.clone()))
             .bind(i32::try_from(migration.version).unwrap_or(i32::MAX))
             .bind(i32::try_from(migration.works_with).unwrap_or(i32::MAX))
+            .persistent(false)
             .execute(&mut *transaction)
             .await?;
     }
@@ -52,7 +54,7 @@ async fn apply(connection: &mut PgConnection, table: &TableName) -> Result<Migra
 
 pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
     let names = Names::postgres(&options.table);
-    let mut connection = parse(&options.url)?.connect().await?;
+    let mut connection = plain(&options.url)?.connect().await?;
     let applied = applied(&mut connection, &names, Statements::new(&names).applied).await?;
     let _ = connection.close().await;
     plan(applied, &options.table)
@@ -65,10 +67,13 @@ async fn applied(
     sql: Arc<str>,
 ) -> Result<Option<VersionRow>, StoreError> {
     let versions = names.write_into("{versions}").to_string();
-    let found: (bool,) =
-        sqlx::query_as("select to_regclass($1) is not null").bind(versions).fetch_one(&mut *connection).await?;
+    let found: (bool,) = sqlx::query_as("select to_regclass($1) is not null")
+        .bind(versions)
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?;
     match found {
-        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).fetch_optional(connection).await?),
+        (true,) => Ok(sqlx::query_as(AssertSqlSafe(sql)).persistent(false).fetch_optional(connection).await?),
         (false,) => Ok(None),
     }
 }

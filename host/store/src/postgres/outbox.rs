@@ -13,8 +13,11 @@ use crate::{DueTopic, OutboxStore, StoreError, Wake};
 impl OutboxStore for Postgres {
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError> {
         let sql = AssertSqlSafe(self.sql.due_topics.clone());
-        let rows: Vec<DueRow> =
-            self.claims.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+        let prepared = self.prepared;
+        let rows: Vec<DueRow> = self
+            .claims
+            .run(move |connection| Box::pin(sqlx::query_as(sql).persistent(prepared).fetch_all(connection)))
+            .await?;
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
@@ -23,10 +26,12 @@ impl OutboxStore for Postgres {
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
         let (sql, lease_ms, payload_max) =
             (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
+        let prepared = self.prepared;
         let rows: Vec<ClaimRow> = self
             .claims
             .run(move |connection| {
                 let query = sqlx::query_as(sql)
+                    .persistent(prepared)
                     .bind(topics)
                     .bind(slots)
                     .bind(lease_ms)
@@ -45,10 +50,18 @@ impl OutboxStore for Postgres {
         let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
             in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
         let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), milliseconds(lease));
+        let prepared = self.prepared;
         let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
-                Box::pin(sqlx::query_as(sql).bind(ids).bind(lease_ids).bind(lease_ms).fetch_all(connection))
+                Box::pin(
+                    sqlx::query_as(sql)
+                        .persistent(prepared)
+                        .bind(ids)
+                        .bind(lease_ids)
+                        .bind(lease_ms)
+                        .fetch_all(connection),
+                )
             })
             .await?;
         statuses(held.iter().copied(), rows)
@@ -57,10 +70,15 @@ impl OutboxStore for Postgres {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Columns::from(Change::settles(settlements, self.on_delivered)?);
         let sql = AssertSqlSafe(self.sql.settle.clone());
+        let prepared = self.prepared;
         let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(changes.ids).bind(changes.lease_ids).bind(changes.states);
+                let query = sqlx::query_as(sql)
+                    .persistent(prepared)
+                    .bind(changes.ids)
+                    .bind(changes.lease_ids)
+                    .bind(changes.states);
                 let query =
                     query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
                 Box::pin(query.fetch_all(connection))
@@ -72,10 +90,15 @@ impl OutboxStore for Postgres {
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Columns::from(Change::releases(released)?);
         let sql = AssertSqlSafe(self.sql.release.clone());
+        let prepared = self.prepared;
         let rows: Vec<HeldRow> = self
             .settles
             .run(move |connection| {
-                let query = sqlx::query_as(sql).bind(changes.ids).bind(changes.lease_ids).bind(changes.after_ms);
+                let query = sqlx::query_as(sql)
+                    .persistent(prepared)
+                    .bind(changes.ids)
+                    .bind(changes.lease_ids)
+                    .bind(changes.after_ms);
                 let query = query.bind(changes.reasons).bind(changes.errors).bind(changes.entries);
                 Box::pin(query.fetch_all(connection))
             })

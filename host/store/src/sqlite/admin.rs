@@ -21,8 +21,7 @@ impl OutboxAdmin for Sqlite {
     ) -> Result<Vec<MessageSummary>, StoreError> {
         let (sql, filter) = (AssertSqlSafe(self.sql.list.clone()), filter.clone());
         let rows: Vec<SummaryRow> = self
-            .reads
-            .run(move |connection| {
+            .read(move |connection| {
                 let state = filter.state.map(|state| state.as_str());
                 let query = sqlx::query_as(sql).bind(state).bind(filter.topic).bind(filter.reason);
                 Box::pin(query.bind(after.map(|id| id.to_string())).bind(i64::from(limit)).fetch_all(connection))
@@ -34,8 +33,7 @@ impl OutboxAdmin for Sqlite {
     async fn show(&self, id: MessageId) -> Result<Option<MessageDetail>, StoreError> {
         let sql = AssertSqlSafe(self.sql.show.clone());
         let row: Option<DetailRow> = self
-            .reads
-            .run(move |connection| {
+            .read(move |connection| {
                 Box::pin(
                     sqlx::query_as(sql).bind(id.to_string()).bind(PAYLOAD_SHOWN_BYTES_MAX).fetch_optional(connection),
                 )
@@ -47,7 +45,7 @@ impl OutboxAdmin for Sqlite {
     async fn stats(&self) -> Result<Vec<TopicStats>, StoreError> {
         let sql = AssertSqlSafe(self.sql.stats.clone());
         let rows: Vec<StatsRow> =
-            self.reads.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+            self.read(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
         Ok(rows.into_iter().map(TopicStats::from).collect())
     }
 
@@ -116,8 +114,7 @@ type Query = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArgum
 impl Sqlite {
     /// Runs one statement for a person and answers how many rows it changed.
     async fn change(&self, query: impl FnOnce() -> Query + Send + 'static) -> Result<u64, StoreError> {
-        self.writes
-            .run(move |connection| Box::pin(async move { Ok(query().execute(connection).await?.rows_affected()) }))
+        self.write(move |connection| Box::pin(async move { Ok(query().execute(connection).await?.rows_affected()) }))
             .await
     }
 }

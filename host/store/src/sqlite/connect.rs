@@ -5,8 +5,9 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 
 use super::Statements;
+use super::file::{DatabaseFile, refuse_network_share};
 use super::wake::WalWatch;
-use crate::connections::Connections;
+use crate::connections::{Connections, Work};
 use crate::table::Names;
 use crate::wake::Signal;
 use crate::{Notify, OnDelivered, StoreError, StoreOptions};
@@ -18,8 +19,9 @@ const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
 /// never wait for each other inside SQLite. Another one reads.
 pub(crate) struct Sqlite {
     pub(crate) sql: Statements,
-    pub(crate) writes: Connections<SqliteConnection>,
-    pub(crate) reads: Connections<SqliteConnection>,
+    writes: Connections<SqliteConnection>,
+    reads: Connections<SqliteConnection>,
+    file: DatabaseFile,
     pub(crate) payload_max: i64,
     pub(crate) on_delivered: OnDelivered,
     pub(crate) signal: Arc<Signal>,
@@ -39,11 +41,40 @@ impl Sqlite {
         Ok(Sqlite {
             sql: Statements::new(&Names::sqlite(&options.table).map_err(StoreError::Broken)?),
             writes: Connections::new(connect.clone(), 1, give_up_after),
+            file: DatabaseFile::new(connect.get_filename()),
             reads: Connections::new(connect, 1, give_up_after),
             payload_max: i64::try_from(options.payload_max).unwrap_or(i64::MAX),
             on_delivered: options.on_delivered,
             signal,
             watch,
+        })
+    }
+
+    /// Does `work`, which writes.
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+    {
+        self.check_file()?;
+        self.writes.run(work).await
+    }
+
+    /// Does `work`, which only reads.
+    pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send + 'static,
+    {
+        self.check_file()?;
+        self.reads.run(work).await
+    }
+
+    /// Lets go of a file that was replaced or removed under us: the next statement opens what is there then.
+    fn check_file(&self) -> Result<(), StoreError> {
+        self.file.check().inspect_err(|_| {
+            self.writes.close();
+            self.reads.close();
         })
     }
 }
@@ -55,6 +86,7 @@ pub(crate) fn parse(options: &StoreOptions) -> Result<SqliteConnectOptions, Stor
     }
     let connect = SqliteConnectOptions::from_str(&options.url)
         .map_err(|error| StoreError::Broken(format!("the database URL is not valid: {error}")))?;
+    refuse_network_share(connect.get_filename())?;
     Ok(connect
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)

@@ -14,6 +14,9 @@ use crate::{StoreError, StoreOptions};
 const MIGRATIONS: &[Migration] =
     &[Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/sqlite/0001_outbox.sql") }];
 
+/// Before it, two connections that reset the WAL at once could lose a commit.
+const LIBRARY_MIN: (u32, u32, u32) = (3, 51, 3);
+
 pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {
     let mut connection = parse(options)?.create_if_missing(true).connect().await?;
     let migrated = apply(&mut connection, &options.table).await;
@@ -23,6 +26,7 @@ pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreErr
 }
 
 async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<Migrated, StoreError> {
+    check_library(connection).await?;
     let names = Names::sqlite(table).map_err(StoreError::Broken)?;
     let sql = Statements::new(&names);
     // Of many at once one works and the others wait for the lock.
@@ -47,9 +51,24 @@ async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<M
 pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
     let names = Names::sqlite(&options.table).map_err(StoreError::Broken)?;
     let mut connection = parse(options)?.connect().await?;
+    check_library(&mut connection).await?;
     let applied = applied(&mut connection, &options.table, Statements::new(&names).applied).await?;
     let _ = connection.close().await;
     plan(applied, &options.table)
+}
+
+/// Refuses an SQLite that loses data: a build may link the system's.
+async fn check_library(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let (version,): (String,) = sqlx::query_as("select sqlite_version()").fetch_one(connection).await?;
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    if (next(), next(), next()) < LIBRARY_MIN {
+        let (major, minor, patch) = LIBRARY_MIN;
+        return Err(StoreError::Broken(format!(
+            "this is SQLite {version}; {major}.{minor}.{patch} or newer is needed"
+        )));
+    }
+    Ok(())
 }
 
 /// What the bookkeeping table says, if it is there.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod connect;
+mod file;
 mod migrate;
 mod outbox;
 mod wake;

@@ -15,7 +15,7 @@ impl OutboxStore for Sqlite {
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError> {
         let sql = AssertSqlSafe(self.sql.due_topics.clone());
         let rows: Vec<DueRow> =
-            self.reads.run(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+            self.read(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
         Ok(rows.into_iter().map(DueTopic::from).collect())
     }
 
@@ -26,8 +26,7 @@ impl OutboxStore for Sqlite {
         let (sql, lease_ms, payload_max) =
             (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
         let rows: Vec<ClaimRow> = self
-            .writes
-            .run(move |connection| {
+            .write(move |connection| {
                 let query = sqlx::query_as(sql)
                     .bind(lanes)
                     .bind(slots_max)
@@ -48,8 +47,7 @@ impl OutboxStore for Sqlite {
         let (sql, pairs, lease_ms) =
             (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
         let rows: Vec<HeldRow> = self
-            .writes
-            .run(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
+            .write(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
             .await?;
         statuses(held.iter().copied(), rows)
     }
@@ -80,19 +78,18 @@ impl Sqlite {
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
     async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
         let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
-        self.writes
-            .run(move |connection| {
-                Box::pin(async move {
-                    let mut transaction = connection.begin_with("begin immediate").await?;
-                    let rows = sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
-                    for statement in statements {
-                        sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;
-                    }
-                    transaction.commit().await?;
-                    Ok(rows)
-                })
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let rows = sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                for statement in statements {
+                    sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;
+                }
+                transaction.commit().await?;
+                Ok(rows)
             })
-            .await
+        })
+        .await
     }
 }
 

@@ -25,7 +25,7 @@ where m.id = any (array(
         where o.topic = lane.topic
             and o.state in ('pending', 'processing')
             and o.available_at <= now()
-            and o.lapses + case when o.state = 'processing' then 1 else 0 end <= $5
+            and o.lapses::bigint + case when o.state = 'processing' then 1 else 0 end <= $5
         order by o.available_at, o.id
         limit lane.slots
         for update skip locked
@@ -35,12 +35,14 @@ returning
     m.id::text as id,
     m.topic,
     m.key,
+    -- The wire form of a row of one column, less its head (12 bytes, and the version byte of jsonb): the very bytes of a payload
+    -- of any type.
     case
-        when octet_length(m.payload::text) > $4 then null
-        when pg_typeof(m.payload) = 'bytea'::regtype then decode(substr(m.payload::text, 3), 'hex')
-        else convert_to(m.payload::text, 'UTF8')
+        when octet_length(record_send(row(m.payload))) - 12 <= $4
+            then substr(record_send(row(m.payload)), case when pg_typeof(m.payload) = 'jsonb'::regtype then 14 else 13 end)
     end as payload,
-    octet_length(m.payload::text)::bigint as payload_bytes,
+    octet_length(record_send(row(m.payload)))::bigint - case when pg_typeof(m.payload) = 'jsonb'::regtype then 13 else 12 end
+        as payload_bytes,
     m.headers::text as headers,
     (extract(epoch from least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
     m.lease_id::text as lease_id,

@@ -21,7 +21,7 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= now() then null else m.expires_at end,
-    available_at = now() + ($5 + chosen.place * $4) * interval '1 millisecond'
+    available_at = now() + ($5 + least(chosen.place * $4, 3153600000000)) * interval '1 millisecond'
 from chosen
 where m.id = chosen.id
     and m.state = 'dead'

@@ -18,7 +18,7 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= now() then null else m.expires_at end,
-    available_at = now() + ($4 + chosen.place * $3) * interval '1 millisecond'
+    available_at = now() + ($4 + least(chosen.place * $3, 3153600000000)) * interval '1 millisecond'
 from chosen
 where m.id = chosen.id
     and m.state = 'dead'

@@ -18,12 +18,14 @@ select
     (extract(epoch from m.dead_at) * 1000)::bigint as dead_at_ms,
     m.dedup_key,
     m.headers::text as headers,
+    -- The wire form of a row of one column, less its head (12 bytes, and the version byte of jsonb): the very bytes of a payload
+    -- of any type.
     case
-        when octet_length(m.payload::text) > $2 then null
-        when pg_typeof(m.payload) = 'bytea'::regtype then decode(substr(m.payload::text, 3), 'hex')
-        else convert_to(m.payload::text, 'UTF8')
+        when octet_length(record_send(row(m.payload))) - 12 <= $2
+            then substr(record_send(row(m.payload)), case when pg_typeof(m.payload) = 'jsonb'::regtype then 14 else 13 end)
     end as payload,
-    octet_length(m.payload::text)::bigint as payload_bytes,
+    octet_length(record_send(row(m.payload)))::bigint - case when pg_typeof(m.payload) = 'jsonb'::regtype then 13 else 12 end
+        as payload_bytes,
     m.history::text as history
 from {table} as m
 where m.id = $1

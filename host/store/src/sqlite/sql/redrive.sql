@@ -18,6 +18,6 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= (select now from clock) then null else m.expires_at end,
-    available_at = (select now from clock) + ?5 + chosen.place * ?4
+    available_at = (select now from clock) + ?5 + min(chosen.place * ?4, 3153600000000)
 from chosen
 where m.id = chosen.id

@@ -16,6 +16,6 @@ set state = 'pending',
     lease_id = null,
     dead_at = null,
     expires_at = case when m.expires_at <= (select now from clock) then null else m.expires_at end,
-    available_at = (select now from clock) + ?4 + chosen.place * ?3
+    available_at = (select now from clock) + ?4 + min(chosen.place * ?3, 3153600000000)
 from chosen
 where m.id = chosen.id

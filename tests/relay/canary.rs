@@ -77,7 +77,11 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
     assert!(check.contains("[relay]"), "{check}");
     drop(relay);
 
-    assert_eq!(receiver.received()[1].header("authorization"), Some("Bearer canary-of-the-shop"), "it did reach its host");
+    assert_eq!(
+        receiver.received()[1].header("authorization"),
+        Some("Bearer canary-of-the-shop"),
+        "it did reach its host"
+    );
     let sent = &receiver.received()[1];
     assert_eq!(sent.verify(KEY), Ok(()));
     assert!(log.len() > 10_000, "at trace there is much to look through");

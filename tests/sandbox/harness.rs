@@ -102,33 +102,40 @@ pub(crate) async fn run(text: &str, manifest_text: &str) -> (Outcome, Duration) 
 
 /// Everything that this process logs, at TRACE: how many lines, which of them hold a secret, and which a test's mark.
 #[derive(Clone, Default)]
-pub(crate) struct Logs(Arc<Mutex<(usize, Vec<String>, Vec<String>)>>);
+pub(crate) struct Logs(Arc<Mutex<Logged>>);
+
+#[derive(Default)]
+struct Logged {
+    lines: usize,
+    secret: Vec<String>,
+    marked: Vec<String>,
+}
 
 impl Logs {
     pub(crate) fn lines(&self) -> usize {
-        self.0.lock().unwrap().0
+        self.0.lock().unwrap().lines
     }
 
     /// The lines with `mark-` in them.
     pub(crate) fn marked(&self) -> Vec<String> {
-        self.0.lock().unwrap().2.clone()
+        self.0.lock().unwrap().marked.clone()
     }
 
     pub(crate) fn hits(&self) -> Vec<String> {
-        self.0.lock().unwrap().1.clone()
+        self.0.lock().unwrap().secret.clone()
     }
 }
 
 impl std::io::Write for Logs {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut logs = self.0.lock().unwrap();
-        logs.0 += 1;
+        logs.lines += 1;
         let text = String::from_utf8_lossy(bytes);
         if text.contains("mark-") {
-            logs.2.push(text.to_string());
+            logs.marked.push(text.to_string());
         }
         if text.contains("canary-") {
-            logs.1.push(text.into_owned());
+            logs.secret.push(text.into_owned());
         }
         Ok(bytes.len())
     }

@@ -116,3 +116,19 @@ async fn without_a_canary_a_new_version_takes_over_at_once() {
 
     assert_eq!(deliver(&host).await.outcome, new());
 }
+
+#[tokio::test]
+async fn a_file_that_is_put_back_ends_the_trial() {
+    let (dir, _kept, host) = with_old_version().await;
+    std::fs::write(dir.path().join("orders.wasm"), build(NEW)).unwrap();
+    host.scan_once().await;
+    assert_eq!(state(&host), "canary");
+
+    std::fs::write(dir.path().join("orders.wasm"), build(OLD)).unwrap();
+    host.scan_once().await;
+
+    assert_eq!(state(&host), "live");
+    for _ in 0..100 {
+        assert_eq!(deliver(&host).await.outcome, old());
+    }
+}

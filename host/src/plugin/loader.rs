@@ -117,10 +117,14 @@ impl Loader {
             memory.stamps.insert(name.clone(), found.stamps);
             let Some(content) = found.content else { continue };
             let digest = content.digest.clone();
-            if wanted.get(&name).is_some_and(|plugin| *plugin.version.digest == *digest) {
-                // Back to what serves: an earlier complaint is void.
+            if let Some(plugin) = wanted.get(&name).filter(|plugin| *plugin.version.digest == *digest).cloned() {
+                // Back to what serves: an earlier complaint is void, and a trial is over.
                 self.clear(&name);
-                memory.tried.insert(name, digest);
+                memory.tried.insert(name.clone(), digest);
+                if plugin.canary.is_some() {
+                    let (sandbox, version) = (self.sandbox.clone(), plugin.version.clone());
+                    wanted.insert(name, Plugin::new(sandbox, version, found.file, self.default_concurrency));
+                }
                 continue;
             }
             if wanted

@@ -62,6 +62,9 @@ pub(crate) enum Again {
     No,
 }
 
+/// So many files that are no plugins are named in the log at a time.
+const SKIPPED_LINES_MAX: usize = 20;
+
 /// A file that is gone is unloaded when it stays gone for so long: editors and rsync delete and create.
 const MISSING_MAX: Duration = Duration::from_secs(2);
 
@@ -296,12 +299,20 @@ impl Loader {
 
     fn report_skipped(&self, skipped: &BTreeMap<String, String>) {
         let mut problems = self.problems();
+        let mut new = 0;
         for (file, why) in skipped {
             let problem = Problem { digest: None, error: why.clone() };
-            if problems.get(file) != Some(&problem) {
-                warn!("{file:?} in the plugin folder is skipped: {why}");
-                problems.insert(file.clone(), problem);
+            if problems.get(file) == Some(&problem) {
+                continue;
             }
+            new += 1;
+            if new <= SKIPPED_LINES_MAX {
+                warn!("{file:?} in the plugin folder is skipped: {why}");
+            }
+            problems.insert(file.clone(), problem);
+        }
+        if new > SKIPPED_LINES_MAX {
+            warn!("{} more files in the plugin folder are skipped", new - SKIPPED_LINES_MAX);
         }
     }
 

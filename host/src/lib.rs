@@ -3,6 +3,7 @@
 //! In layers, from the seam upwards; `ARCHITECTURE.md` follows one message through them.
 
 pub mod handler;
+pub mod logging;
 pub mod plugin;
 pub mod toml_reader;
 

@@ -24,6 +24,7 @@ pub fn on_signal() -> io::Result<CancellationToken> {
         cancelled.cancel();
         let name = next().await;
         warn!("{name} again: leaving at once; what was under way is delivered again when its lease lapses");
+        crate::logging::flush();
         std::process::exit(1);
     });
     Ok(token)

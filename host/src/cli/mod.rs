@@ -15,11 +15,12 @@ mod stats;
 mod topics;
 
 use std::process::ExitCode;
-
-use clap::Parser;
+use std::time::Duration;
 
 use args::{Cli, Command};
 pub use settings::WrongSettings;
+
+use crate::logging;
 
 /// Parses the command line, runs the command, and answers the exit code: 0 done, 1 failed, 2 wrong usage or configuration.
 pub fn main() -> ExitCode {
@@ -27,16 +28,20 @@ pub fn main() -> ExitCode {
     if let Some(code) = crate::plugin::child_main() {
         return code;
     }
-    let cli = Cli::parse();
-    start_logging();
+    let cli = args::parse();
+    logging::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start the runtime")),
     };
-    match runtime.block_on(command(cli)) {
+    let code = match runtime.block_on(command(cli)) {
         Ok(code) => code,
         Err(error) => fail(&error),
-    }
+    };
+    // Bounded: work that a thread is stuck in ends with the process.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    logging::flush();
+    code
 }
 
 async fn command(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -59,32 +64,11 @@ async fn command(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// One line for each cause; wrong settings have a line for each mistake already.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    match error.downcast_ref::<WrongSettings>() {
-        Some(wrong) => {
-            eprintln!("{wrong}");
-            ExitCode::from(2)
-        }
-        None => {
-            eprintln!("outboxd: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Logs go to stderr; `OUTBOXD_LOG` filters them as in `debug` or `outboxd=debug,guest=info`.
-fn start_logging() {
-    use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-
-    let filter = std::env::var("OUTBOXD_LOG").unwrap_or_else(|_| "info".into());
-    let filter = EnvFilter::try_new(&filter).unwrap_or_else(|error| {
-        eprintln!("outboxd: OUTBOXD_LOG={filter:?} is no filter ({error}); using \"info\"");
-        EnvFilter::new("info")
-    });
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+    let (text, code) = match error.downcast_ref::<WrongSettings>() {
+        Some(wrong) => (wrong.to_string(), ExitCode::from(2)),
+        None => (format!("outboxd: {error:#}"), ExitCode::FAILURE),
+    };
+    logging::say(&text);
+    logging::flush();
+    code
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
-use super::secret::{secret, secrets};
+use super::secret::{secret, secret_at_hand, secrets};
 use super::{Config, MigrateMode, Notify, Pooler, sandbox};
 use crate::plugin::{Pooling, Secrets, Watch};
 use crate::purger::Retention;
@@ -72,13 +72,17 @@ pub fn resolve(
 
     // Every key of the file is read, also where something stands above it: else it would count as unknown.
     let file_database = secret_or_string(&reader, "database", environment);
-    let database = overrides.database.or_else(|| environment.get("DATABASE_URL")).or(file_database);
+    let database =
+        overrides.database.or_else(|| environment.get("DATABASE_URL").filter(|url| !url.is_empty())).or(file_database);
     let file_table = reader.string("table");
     let file_plugins = reader.string("plugins").map(PathBuf::from);
     let file_admin = reader.string("admin");
     let admin = admin_address(&reader, overrides.admin.or(file_admin).as_deref().unwrap_or("127.0.0.1:8787"));
-    let admin_token = secret(&reader, "admin_token", environment);
-    if admin.is_some_and(|address| !address.ip().is_loopback()) && admin_token.is_none() {
+    let admin_token = match purpose {
+        Purpose::Plugins => secret(&reader, "admin_token", environment),
+        Purpose::Outbox => secret_at_hand(&reader, "admin_token", environment),
+    };
+    if admin.is_some_and(|address| !address.ip().is_loopback()) && !reader.has("admin_token") {
         reader.error(
             "admin_token",
             "is required where admin is not a loopback address; write { env = \"NAME\" } or { file = \"PATH\" }",
@@ -271,6 +275,29 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_secret_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "\n").expect("written");
+        let text =
+            format!("admin_token = {{ env = \"EMPTY\" }}\n[secrets]\nSHOP_KEY = {{ file = {:?} }}\n", file.path());
+        let environment = Environment::from_iter([("EMPTY".to_owned(), String::new())]);
+        let file = Some((Path::new("outboxd.toml"), text.as_str()));
+
+        let errors = resolve(file, Overrides::default(), &environment, Purpose::Plugins).expect_err("both are refused");
+
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(errors[0].contains("\"EMPTY\" is empty") && errors[1].contains("is empty"), "{errors:#?}");
+    }
+
+    #[test]
+    fn a_time_that_no_clock_can_hold_is_refused() {
+        let errors = errors("[relay]\nlease = \"500000000000y\"\n[retention]\ndead = \"101y\"\n");
+
+        assert_eq!(errors.len(), 2, "{errors:#?}");
+        assert!(errors.iter().all(|error| error.contains("100 years")), "{errors:#?}");
+    }
+
+    #[test]
     fn no_debug_output_shows_a_secret() {
         let environment = Environment::from_iter([("KEY".to_owned(), "s3cret-canary".to_owned())]);
         let text = "admin_token = { env = \"KEY\" }\n[secrets]\nSHOP_KEY = { env = \"KEY\" }\n";
@@ -298,7 +325,8 @@ mod tests {
 
     #[test]
     fn who_only_looks_at_the_outbox_needs_no_secrets() {
-        let file = Some((Path::new("outboxd.toml"), "[secrets]\nSHOP_KEY = { env = \"MISSING\" }\n"));
+        let text = "admin = \"0.0.0.0:80\"\nadmin_token = { env = \"MISSING\" }\n[secrets]\nSHOP_KEY = { env = \"MISSING\" }\n";
+        let file = Some((Path::new("outboxd.toml"), text));
 
         let looking = resolve(file, Overrides::default(), &Environment::default(), Purpose::Outbox);
         let running = resolve(file, Overrides::default(), &Environment::default(), Purpose::Plugins);

@@ -21,12 +21,19 @@ pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> O
     match (table.string("env"), table.string("file")) {
         (Some(name), None) => {
             let value = environment.get(&name);
-            if value.is_none() {
-                table.error("env", format!("environment variable {name:?} is not set"));
+            // An empty one is a mistake of whoever set it: it would sign with no key, or let everyone in.
+            match value.as_deref() {
+                None => table.error("env", format!("environment variable {name:?} is not set")),
+                Some("") => table.error("env", format!("environment variable {name:?} is empty")),
+                Some(_) => {}
             }
-            value.map(SecretString::from)
+            value.filter(|value| !value.is_empty()).map(SecretString::from)
         }
         (None, Some(path)) => match std::fs::read_to_string(Path::new(&path)) {
+            Ok(text) if text.trim_end_matches(['\r', '\n']).is_empty() => {
+                table.error("file", format!("{path:?} is empty"));
+                None
+            }
             Ok(text) => Some(SecretString::from(text.trim_end_matches(['\r', '\n']).to_owned())),
             Err(error) => {
                 table.error("file", format!("cannot read {path:?}: {error}"));
@@ -38,6 +45,19 @@ pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> O
             None
         }
     }
+}
+
+/// The secret under `key` where it is at hand: who only looks at the outbox may lack it.
+pub(super) fn secret_at_hand(reader: &Reader, key: &str, environment: &Environment) -> Option<SecretString> {
+    if !reader.is_table(key) {
+        return secret(reader, key, environment);
+    }
+    let table = reader.table(key)?;
+    let value = match (table.string("env"), table.string("file")) {
+        (Some(name), _) => environment.get(&name),
+        (None, path) => std::fs::read_to_string(path?).ok().map(|text| text.trim_end_matches(['\r', '\n']).to_owned()),
+    };
+    value.filter(|value| !value.is_empty()).map(SecretString::from)
 }
 
 /// Every secret of the `[secrets]` table.

@@ -18,6 +18,9 @@ use toml::de::DeTable;
 use tree::{Entry, Lines, Node, Value, join};
 pub use units::{parse_duration, parse_size};
 
+/// No time in a settings file is longer: clocks have ends.
+const DURATION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 /// One mistake in a settings file. Shows itself as `outboxd.toml:12: unknown key "concurency"; did you mean "concurrency"?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -175,19 +178,33 @@ impl Reader {
 
     /// A time in human units: `"5s"`, `"10m"`, `"1h 30m"`, `"7d"`, `"0s"`.
     pub fn duration(&self, key: &str) -> Option<Duration> {
-        self.read(key, r#"a time such as "500ms", "5s", "10m" or "7d""#, |value| match value {
+        let duration = self.read(key, r#"a time such as "500ms", "5s", "10m" or "7d""#, |value| match value {
             Value::Text(text) => parse_duration(text),
             _ => None,
-        })
+        })?;
+        self.bounded(key, duration)
+    }
+
+    /// The time, unless adding it to a clock could overflow, which is noted.
+    fn bounded(&self, key: &str, duration: Duration) -> Option<Duration> {
+        if duration > DURATION_MAX {
+            self.error(key, "is longer than 100 years");
+            return None;
+        }
+        Some(duration)
     }
 
     /// A time in human units, or `"never"`, which is `Some(None)`.
     pub fn duration_or_never(&self, key: &str) -> Option<Option<Duration>> {
-        self.read(key, r#"a time such as "5s" or "7d", or "never""#, |value| match value {
+        let duration = self.read(key, r#"a time such as "5s" or "7d", or "never""#, |value| match value {
             Value::Text(text) if text == "never" => Some(None),
             Value::Text(text) => parse_duration(text).map(Some),
             _ => None,
-        })
+        })?;
+        match duration {
+            Some(duration) => self.bounded(key, duration).map(Some),
+            None => Some(None),
+        }
     }
 
     /// A size in bytes: `"64MiB"`, `"1 KiB"`, `"512B"`, `"10MB"`.

@@ -31,28 +31,35 @@ pub async fn watch_until(
     end: CancellationToken,
 ) {
     let mut shown: HashSet<String> = HashSet::new();
+    let mut count_at = Instant::now();
     loop {
+        // Apart from counting, which may be slow or time out in a large table whose database answers well.
+        let at = store.ping().await.ok().map(|()| Instant::now());
         let started = Instant::now();
-        match store.stats().await {
-            Ok(topics) => {
-                show(&topics, &*handlers, &mut shown);
-                latest.store(Arc::new(Snapshot { at: Some(Instant::now()), topics }));
-            }
-            // Claiming says that the database is away; here it only ages the snapshot.
-            Err(_) => {
-                latest.rcu(|last| Snapshot { at: None, topics: last.topics.clone() });
-            }
+        // Claiming says that the database is away; here it only ages the snapshot.
+        if at.is_some()
+            && count_at <= started
+            && let Ok(topics) = store.stats().await
+        {
+            show(&topics, &*handlers, &mut shown);
+            latest.store(Arc::new(Snapshot { at, topics }));
+        } else {
+            latest.rcu(|last| Snapshot { at, topics: last.topics.clone() });
         }
-        let pause = EVERY.max(20 * started.elapsed());
-        if end.run_until_cancelled(sleep(pause)).await.is_none() {
+        if count_at <= started {
+            count_at = Instant::now() + 20 * started.elapsed();
+        }
+        if end.run_until_cancelled(sleep(EVERY)).await.is_none() {
             return;
         }
     }
 }
 
 fn show(topics: &[TopicStats], handlers: &dyn Handlers, shown: &mut HashSet<String>) {
-    for topic in topics.iter().take(TOPICS_MAX) {
-        shown.insert(topic.topic.clone());
+    for topic in topics {
+        if shown.len() < TOPICS_MAX {
+            shown.insert(topic.topic.clone());
+        }
     }
     for name in shown.iter() {
         let empty = TopicStats::default();

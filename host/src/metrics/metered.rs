@@ -22,11 +22,28 @@ pub struct Metered {
 struct Claimed {
     topic: Arc<str>,
     created_at_ms: u64,
+    /// When it was claimed or renewed last.
+    seen: Instant,
 }
+
+/// A claim that was not renewed for so many leases is settled by nobody any more.
+const FORGOTTEN_AFTER_LEASES: u32 = 10;
 
 impl Metered {
     pub fn new(inner: Arc<dyn OutboxStore>) -> Self {
         Metered { inner, topics: TopicLabels::default(), claimed: Mutex::default() }
+    }
+
+    /// Forgets the claims whose lease was lost: no settle will ever name them.
+    fn note_renewal(&self, held: &[Held], lease: Duration) {
+        let now = Instant::now();
+        let mut claimed = locked(&self.claimed);
+        for held in held {
+            if let Some(claimed) = claimed.get_mut(&held.lease_id) {
+                claimed.seen = now;
+            }
+        }
+        claimed.retain(|_, claimed| now - claimed.seen < lease.saturating_mul(FORGOTTEN_AFTER_LEASES));
     }
 
     fn note(&self, settlements: &[Settlement], statuses: &[LeaseStatus]) {
@@ -67,13 +84,14 @@ impl OutboxStore for Metered {
             if claim.lapses > 0 {
                 counter!("outboxd_leases_lapsed_total").increment(1);
             }
-            let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms };
+            let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms, seen: Instant::now() };
             locked(&self.claimed).insert(claim.lease_id, claimed);
         }
         Ok(claims)
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
+        self.note_renewal(held, lease);
         self.inner.renew(held, lease).await
     }
 

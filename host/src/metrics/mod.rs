@@ -5,8 +5,11 @@
 mod gauges;
 mod metered;
 
+use std::time::Duration;
+
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio_util::sync::CancellationToken;
 
 pub use gauges::{Snapshot, watch_until};
 pub use metered::{Metered, MeteredHandlers};
@@ -14,8 +17,17 @@ pub use metered::{Metered, MeteredHandlers};
 /// Distinct topics that get a label of their own.
 pub const TOPICS_MAX: usize = 200;
 
+const UPKEEP: Duration = Duration::from_secs(5);
+
 const SECONDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0];
+
+/// Drains what histograms have gathered, until `end`: they would grow for ever where nobody reads the metrics.
+pub async fn upkeep_until(metrics: PrometheusHandle, end: CancellationToken) {
+    while end.run_until_cancelled(tokio::time::sleep(UPKEEP)).await.is_some() {
+        metrics.run_upkeep();
+    }
+}
 
 /// Installs the recorder of this process and describes every metric. Called once.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
@@ -35,6 +47,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!("outboxd_leases_lapsed_total", "Messages claimed again after a lease was lost");
     describe_counter!("outboxd_calls_interrupted_total", "Calls interrupted by a stop, their messages given back");
     describe_counter!("outboxd_plugin_reloads_total", "Plugin versions loaded or refused, by result");
+    describe_counter!("outboxd_log_lines_dropped_total", "Log lines that nothing read from stderr in time");
     describe_counter!("outboxd_wakes_total", "Waits that ended, by source: notify, poll");
     describe_histogram!("outboxd_call_seconds", "Duration of a plugin's call");
     describe_histogram!("outboxd_delivery_seconds", "From publish to settled as delivered");

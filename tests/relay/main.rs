@@ -5,6 +5,7 @@ mod canary;
 mod cli;
 mod deliver;
 mod demo;
+mod edges;
 mod layering;
 mod outcomes;
 mod promises;

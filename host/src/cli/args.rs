@@ -1,10 +1,9 @@
 //! The command line as typed.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// A relay for the transactional outbox. Delivery is a sandboxed WebAssembly component, chosen by topic.
 #[derive(Debug, Parser)]
@@ -16,17 +15,32 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Over the options that every command takes.
+const EVERYWHERE: &str = "Options of every command";
+
+/// The command line of this process; one that is wrong ends it with 2. A variable that is set to nothing counts as not set.
+pub fn parse() -> Cli {
+    let command = without_empty_variables(Cli::command());
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    let command = command.mut_args(|arg| if is_empty(&arg) { arg.env(None::<&str>) } else { arg });
+    command.mut_subcommands(without_empty_variables)
+}
+
 /// What every command takes. Precedence: flag, environment, file, default.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
     /// The configuration [default: outboxd.toml, where there is one]
-    #[arg(long, global = true, value_name = "FILE", env = "OUTBOXD_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = "OUTBOXD_CONFIG", hide_env_values = true, help_heading = EVERYWHERE)]
     pub config: Option<PathBuf>,
     /// Where the outbox is: sqlite:PATH or postgres://… [default: sqlite:outbox.db]
-    #[arg(long, global = true, value_name = "URL", env = "OUTBOXD_DATABASE", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "URL", env = "OUTBOXD_DATABASE", hide_env_values = true, help_heading = EVERYWHERE)]
     pub database: Option<String>,
     /// The outbox table, with its schema if need be [default: outbox]
-    #[arg(long, global = true, value_name = "NAME", env = "OUTBOXD_TABLE")]
+    #[arg(long, global = true, value_name = "NAME", env = "OUTBOXD_TABLE", hide_env_values = true, help_heading = EVERYWHERE)]
     pub table: Option<String>,
 }
 
@@ -36,13 +50,13 @@ pub enum Command {
     Run(RunArgs),
     /// Create or update the outbox table
     Migrate(MigrateArgs),
-    /// Publish messages, each call in a transaction that holds nothing else: for trying, and for operators
+    /// Publish messages in a transaction of their own: for trying, and for operators
     Publish(PublishArgs),
     /// Look at messages and act on single ones
     #[command(subcommand)]
     Messages(MessagesCommand),
     /// Count each topic's messages by state
-    Stats(JsonArgs),
+    Stats(StatsArgs),
     /// Send dead letters round again
     Redrive(RedriveArgs),
     /// Delete finished messages
@@ -61,10 +75,10 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The folder of plugins [default: plugins]
-    #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS")]
+    #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
     pub plugins: Option<PathBuf>,
     /// Where health and metrics are served, or "off" [default: 127.0.0.1:8787]
-    #[arg(long, value_name = "ADDR|off", env = "OUTBOXD_ADMIN")]
+    #[arg(long, value_name = "ADDR|off", env = "OUTBOXD_ADMIN", hide_env_values = true)]
     pub admin: Option<String>,
     /// Deliver what is due, then exit
     #[arg(long)]
@@ -83,6 +97,7 @@ pub struct MigrateArgs {
 
 #[derive(Debug, Args)]
 pub struct PublishArgs {
+    /// The kind of message; it chooses the plugin
     pub topic: String,
     /// The payload, JSON
     #[arg(long, value_name = "JSON", conflicts_with_all = ["file", "lines"])]
@@ -93,20 +108,22 @@ pub struct PublishArgs {
     /// One message for each line of standard input, all in one transaction
     #[arg(long)]
     pub lines: bool,
+    /// Messages of one topic and key belong to one target
     #[arg(long)]
     pub key: Option<String>,
     /// A header, as name=value; may be given again
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub headers: Vec<(String, String)>,
     /// A second publish with the same topic and dedup key inserts nothing
-    #[arg(long)]
+    #[arg(long, value_name = "KEY")]
     pub dedup_key: Option<String>,
-    /// Not before so long from now
-    #[arg(long, value_parser = duration)]
+    /// Not before so long from now, as in 5s or 2h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub delay: Option<Duration>,
-    /// Not later than so long from now: after that it is dead
-    #[arg(long, value_parser = duration)]
+    /// Not later than so long from now, as in 10m: after that it is dead
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expires: Option<Duration>,
+    /// Answer as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -115,58 +132,73 @@ pub struct PublishArgs {
 pub enum MessagesCommand {
     /// List messages, newest first
     List {
-        /// pending, processing, held, delivered or dead
+        /// Only those that are pending, processing, held, delivered or dead
         #[arg(long)]
         state: Option<String>,
+        /// Only those of this topic
         #[arg(long)]
         topic: Option<String>,
+        /// Only those that failed for this reason, as in cancelled or exhausted
         #[arg(long)]
         reason: Option<String>,
-        #[arg(long, default_value_t = 50)]
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// Continue behind this message, the last of the page before
         #[arg(long, value_name = "ID")]
         after: Option<uuid::Uuid>,
+        /// Answer as JSON
         #[arg(long)]
         json: bool,
     },
     /// Show everything about one message
     Show {
+        /// The message's id
         id: uuid::Uuid,
+        /// Answer as JSON
         #[arg(long)]
         json: bool,
     },
     /// Make live messages dead, reason "discarded"
     Discard {
-        #[arg(required = true)]
+        /// The messages' ids
+        #[arg(required = true, value_name = "ID")]
         ids: Vec<uuid::Uuid>,
     },
     /// Make pending messages due now
     RetryNow {
-        #[arg(required = true)]
+        /// The messages' ids
+        #[arg(required = true, value_name = "ID")]
         ids: Vec<uuid::Uuid>,
     },
 }
 
 #[derive(Debug, Args)]
-pub struct JsonArgs {
+pub struct StatsArgs {
+    /// The folder of plugins, to say which topics none handles [default: plugins]
+    #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
+    pub plugins: Option<PathBuf>,
+    /// Answer as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct RedriveArgs {
-    #[arg(conflicts_with_all = ["topic", "reason", "all"])]
+    /// Only these
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "reason", "all"])]
     pub ids: Vec<uuid::Uuid>,
+    /// Every dead letter of this topic
     #[arg(long)]
     pub topic: Option<String>,
+    /// Every dead letter that died for this reason, as in cancelled or exhausted
     #[arg(long)]
     pub reason: Option<String>,
     /// Every dead letter
     #[arg(long, conflicts_with_all = ["topic", "reason"])]
     pub all: bool,
     /// Spread them over time, as in 20/s
-    #[arg(long, value_parser = rate, default_value = "100/s")]
+    #[arg(long, value_name = "N/s", value_parser = rate, default_value = "100/s")]
     pub rate: f64,
 }
 
@@ -176,12 +208,13 @@ pub struct PurgeArgs {
     #[arg(long, default_value = "delivered")]
     pub state: String,
     /// Finished longer ago than this
-    #[arg(long, value_parser = duration, default_value = "7d")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "7d")]
     pub older_than: Duration,
 }
 
 #[derive(Debug, Args)]
 pub struct TopicArgs {
+    /// The topic's whole name
     pub topic: String,
 }
 
@@ -189,14 +222,18 @@ pub struct TopicArgs {
 pub enum PluginCommand {
     /// List the plugins of a running relay, as its admin address tells them
     List {
-        #[arg(long, value_name = "ADDR", env = "OUTBOXD_ADMIN")]
-        admin: Option<SocketAddr>,
+        /// Where the relay is asked [default: 127.0.0.1:8787]
+        #[arg(long, value_name = "ADDR", env = "OUTBOXD_ADMIN", hide_env_values = true)]
+        admin: Option<String>,
+        /// Answer as JSON
         #[arg(long)]
         json: bool,
     },
     /// Say whether a file would be accepted as a plugin, and what it could reach
     Check {
+        /// The component; its manifest lies beside it
         file: PathBuf,
+        /// Answer as JSON
         #[arg(long)]
         json: bool,
     },
@@ -217,4 +254,25 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").and_then(|number| number.parse::<f64>().ok());
     number.filter(|rate| *rate > 0.0 && rate.is_finite()).ok_or_else(|| "write it as in 20/s".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_help(command: &clap::Command) -> Vec<String> {
+        let here = command.get_arguments().filter(|arg| arg.get_help().is_none()).map(|arg| arg.get_id().to_string());
+        let name = command.get_name();
+        let mut found: Vec<String> = here.map(|arg| format!("{name}: {arg}")).collect();
+        found.extend(command.get_subcommands().flat_map(without_help));
+        found
+    }
+
+    #[test]
+    fn every_argument_of_every_command_is_explained() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+
+        assert_eq!(without_help(&command), Vec::<String>::new());
+    }
 }

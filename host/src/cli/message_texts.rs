@@ -52,7 +52,10 @@ pub fn story(message: &MessageDetail) -> String {
 fn state(message: &MessageDetail) -> String {
     let summary = &message.summary;
     let when = match summary.state.as_str() {
-        "pending" => format!(", next try {}", relative(summary.available_at_ms)),
+        "pending" => match relative(summary.available_at_ms) {
+            past if past.ends_with(" ago") => format!(", due since {past}"),
+            ahead => format!(", next try {ahead}"),
+        },
         "processing" => format!(", its lease ends {}", relative(summary.available_at_ms)),
         "delivered" => summary.delivered_at_ms.map(|at| format!(", {}", relative(at))).unwrap_or_default(),
         "dead" => summary.dead_at_ms.map(|at| format!(", {}", relative(at))).unwrap_or_default(),
@@ -122,19 +125,20 @@ pub fn configuration(config: &Config, options: &StoreOptions) -> String {
 /// A database URL that can be shown: its password is replaced.
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let authority = match authority.rsplit_once('@') {
-        Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:…@{host}"),
-            None => authority.into(),
-        },
-        None => authority.into(),
+    // By the last `@`: a password that is not escaped may hold any other character, `/` and `?` too.
+    let rest = match rest.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
+        Some((user, host)) => format!("{user}:…@{host}"),
+        None => rest.into(),
     };
-    let path = match path.split_once("password=") {
-        Some((before, after)) => format!("{before}password=…{}", &after[after.find('&').unwrap_or(after.len())..]),
-        None => path.into(),
-    };
-    format!("{scheme}://{authority}{path}")
+    let mut shown = format!("{scheme}://");
+    let mut rest = rest.as_str();
+    while let Some(at) = rest.find("password=") {
+        let (before, value) = rest.split_at(at + "password=".len());
+        shown.push_str(before);
+        shown.push('…');
+        rest = &value[value.find('&').unwrap_or(value.len())..];
+    }
+    shown + rest
 }
 
 #[cfg(test)]
@@ -147,6 +151,10 @@ mod tests {
             ("postgres://shop:canary@db/shop", "postgres://shop:…@db/shop"),
             ("postgres://shop:can@ary@db/shop", "postgres://shop:…@db/shop"),
             ("postgres:///shop?host=/tmp&password=canary&user=a", "postgres:///shop?host=/tmp&password=…&user=a"),
+            ("postgres://db?password=canary", "postgres://db?password=…"),
+            ("postgres://shop:can/ary@db/shop", "postgres://shop:…@db/shop"),
+            ("postgres://shop:can?ary@db/shop", "postgres://shop:…@db/shop"),
+            ("postgres:///shop?password=can@ary&sslpassword=canary", "postgres:///shop?password=…&sslpassword=…"),
             ("postgres://shop@db/shop", "postgres://shop@db/shop"),
             ("sqlite:outbox.db", "sqlite:outbox.db"),
         ] {

@@ -1,11 +1,14 @@
 //! `outboxd messages`: list, show, discard, retry now.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use outboxd_core::{MessageId, State};
 use outboxd_store::{MessageFilter, MessageSummary};
 use uuid::Uuid;
 
 use super::args::{Global, MessagesCommand};
+use super::redrive::parse_reason;
 use super::settings::{WrongSettings, connect};
 use super::{message_texts, output};
 
@@ -13,6 +16,7 @@ pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Resu
     match command {
         MessagesCommand::List { state, topic, reason, limit, after, json } => {
             let state = state.as_deref().map(parse_state).transpose()?;
+            let reason = reason.as_deref().map(parse_reason).transpose()?.map(|reason| reason.as_str().to_owned());
             let filter = MessageFilter { state, topic, reason };
             let messages = connect(global).await?.admin.list(&filter, after.map(MessageId), limit).await?;
             if json {
@@ -35,11 +39,13 @@ pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Resu
             output::line(message_texts::story(&message));
         }
         MessagesCommand::Discard { ids } => {
-            let count = connect(global).await?.admin.discard(&message_ids(&ids)).await?;
+            let ids = message_ids(&ids);
+            let count = connect(global).await?.admin.discard(&ids).await?;
             report(count, ids.len(), "discarded", "only live messages can be")?;
         }
         MessagesCommand::RetryNow { ids } => {
-            let count = connect(global).await?.admin.retry_now(&message_ids(&ids)).await?;
+            let ids = message_ids(&ids);
+            let count = connect(global).await?.admin.retry_now(&ids).await?;
             report(count, ids.len(), "due now", "only pending messages can be")?;
         }
     }
@@ -47,9 +53,9 @@ pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Resu
 }
 
 fn report(count: u64, asked: usize, done: &str, why_not: &str) -> anyhow::Result<()> {
-    output::line(format!("{count} of {asked} messages are {done}"));
+    output::line(format!("{done}: {count} of {asked}"));
     if count < asked as u64 {
-        bail!("{} were left as they are: {why_not}", asked as u64 - count);
+        bail!("left as they are: {} of {asked}; {why_not}", asked as u64 - count);
     }
     Ok(())
 }
@@ -61,8 +67,9 @@ fn parse_state(text: &str) -> anyhow::Result<State> {
     })
 }
 
+/// Each once, whoever wrote one twice.
 fn message_ids(ids: &[Uuid]) -> Vec<MessageId> {
-    ids.iter().copied().map(MessageId).collect()
+    ids.iter().copied().map(MessageId).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn row(message: &MessageSummary) -> Vec<String> {

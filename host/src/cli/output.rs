@@ -7,11 +7,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use outboxd_core::one_line;
 use serde::Serialize;
 
-/// Prints a line to stdout. A reader that went away (`| head`) ends the program quietly.
+use crate::logging;
+
+/// Prints a line to stdout. A reader that went away (`| head`) ends the program quietly; a full disk ends it with 1.
 pub fn line(text: impl std::fmt::Display) {
-    if writeln!(io::stdout().lock(), "{text}").is_err() {
-        std::process::exit(0);
-    }
+    let Err(error) = writeln!(io::stdout().lock(), "{text}") else { return };
+    let code = if error.kind() == io::ErrorKind::BrokenPipe {
+        0
+    } else {
+        logging::say(&format!("outboxd: cannot write to stdout: {error}"));
+        1
+    };
+    logging::flush();
+    std::process::exit(code);
 }
 
 /// Prints `value` as one JSON document.
@@ -57,7 +65,7 @@ pub fn span(ms: u64) -> String {
 /// How long ago a moment was, or in how long it will be, on this host's clock.
 pub fn relative(ms_since_epoch: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
-    match ms_since_epoch - now {
+    match ms_since_epoch.saturating_sub(now) {
         ahead if ahead > 0 => format!("in {}", span(ahead.unsigned_abs())),
         behind => format!("{} ago", span(behind.unsigned_abs())),
     }
@@ -85,5 +93,7 @@ mod tests {
         assert_eq!(moment(0), "1970-01-01T00:00:00Z");
         assert_eq!(moment(i64::MAX), "after 9999");
         assert_eq!(moment(-1), "before 1970");
+        assert!(relative(i64::MIN).ends_with(" ago"));
+        assert!(relative(i64::MAX).starts_with("in "));
     }
 }

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,7 +13,11 @@ use tokio::net::TcpStream;
 use super::args::{Global, PluginCommand};
 use super::output;
 use super::settings::{self, WrongSettings};
+use crate::config::{Overrides, Purpose};
 use crate::plugin::{Manifest, OnePlugin, SandboxOptions};
+
+/// How long a relay may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<()> {
     match command {
@@ -21,15 +26,17 @@ pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<(
     }
 }
 
-async fn list(global: &Global, admin: Option<SocketAddr>, json: bool) -> anyhow::Result<()> {
+async fn list(global: &Global, admin: Option<String>, json: bool) -> anyhow::Result<()> {
     use secrecy::ExposeSecret as _;
 
-    let config = settings::load_plain(global)?;
-    let Some(address) = admin.or(config.admin) else {
+    let config = settings::load(global, Overrides { admin, ..Overrides::default() }, Purpose::Outbox)?;
+    let Some(address) = config.admin else {
         return Err(WrongSettings::one("the relay's admin address is \"off\"; give the one to ask by --admin"));
     };
     let token = config.admin_token.as_ref().map(|token| token.expose_secret().to_owned());
-    let plugins = get(address, "/api/plugins", token.as_deref()).await?;
+    let plugins = tokio::time::timeout(PATIENCE, get(address, "/api/plugins", token.as_deref()))
+        .await
+        .with_context(|| format!("the relay at {address} did not answer within {} s", PATIENCE.as_secs()))??;
     if json {
         return output::json(&plugins);
     }
@@ -66,7 +73,7 @@ fn row(plugin: &Value) -> Vec<String> {
 async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> anyhow::Result<Value> {
     let mut stream = TcpStream::connect(address)
         .await
-        .with_context(|| format!("no relay answers at {address}; is `outboxd run` under way?"))?;
+        .map_err(|error| anyhow!("no relay answers at {address} ({error}); is `outboxd run` under way?"))?;
     let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{authorization}\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -108,7 +115,9 @@ async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<()> {
         .map_err(WrongSettings)?;
     let options = SandboxOptions { slots: 1, ..settings::plugin_options(&config, vec![]).sandbox };
     let started = std::time::Instant::now();
-    let one = OnePlugin::load(options, None, stem, component, manifest).await.map_err(anyhow::Error::msg)?;
+    let one = OnePlugin::load(options, None, stem, component, manifest)
+        .await
+        .map_err(|error| anyhow!("{file:?} would not be accepted: {error}"))?;
     let manifest = &one.manifest;
     let checked = Checked {
         file: file.display().to_string(),

@@ -3,8 +3,8 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::Context as _;
-use outboxd_client::NewMessage;
+use anyhow::{Context as _, anyhow};
+use outboxd_client::{NewMessage, PublishError};
 
 use super::args::{Global, PublishArgs};
 use super::{output, settings};
@@ -14,8 +14,8 @@ pub async fn publish(global: &Global, args: PublishArgs) -> anyhow::Result<()> {
     settings::store_options(&config)?;
     let payloads = payloads(&args)?;
     let messages: Vec<NewMessage> = payloads.into_iter().map(|payload| message(&args, payload)).collect();
-    let published =
-        outboxd_client::standalone::publish(&config.database, &config.table, config.payload_max, messages).await?;
+    let published = outboxd_client::standalone::publish(&config.database, &config.table, config.payload_max, messages);
+    let published = published.await.map_err(without_table)?;
     if args.json {
         return output::json(&published);
     }
@@ -23,6 +23,15 @@ pub async fn publish(global: &Global, args: PublishArgs) -> anyhow::Result<()> {
         output::line(message.id);
     }
     Ok(())
+}
+
+/// The database's own words for a missing file or table tell a newcomer nothing.
+fn without_table(error: PublishError) -> anyhow::Error {
+    let text = error.to_string();
+    if ["unable to open database file", "no such table", "does not exist"].iter().any(|words| text.contains(words)) {
+        return anyhow!("the outbox is not there yet; create it by `outboxd migrate` ({text})");
+    }
+    error.into()
 }
 
 fn message(args: &PublishArgs, payload: String) -> NewMessage {
@@ -48,7 +57,12 @@ fn message(args: &PublishArgs, payload: String) -> NewMessage {
 fn payloads(args: &PublishArgs) -> anyhow::Result<Vec<String>> {
     if args.lines {
         let text = read(Path::new("-"))?;
-        return Ok(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect());
+        let lines: Vec<_> = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).collect();
+        for (line, number) in &lines {
+            serde_json::from_str::<serde::de::IgnoredAny>(line)
+                .with_context(|| format!("line {number} is not JSON; nothing is published"))?;
+        }
+        return Ok(lines.into_iter().map(|(line, _)| line.to_owned()).collect());
     }
     match (&args.payload, &args.file) {
         (Some(payload), _) => Ok(vec![payload.clone()]),

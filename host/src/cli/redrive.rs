@@ -1,9 +1,12 @@
 //! `outboxd redrive`: dead letters go round again, spread over time.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
+use anyhow::bail;
 use outboxd_core::{MessageId, Reason};
 use outboxd_store::Selection;
+use uuid::Uuid;
 
 use super::args::{Global, RedriveArgs};
 use super::output;
@@ -14,8 +17,9 @@ const BATCH: u32 = 1000;
 
 pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
     let selection = selection(&args)?;
+    let asked: HashSet<Uuid> = args.ids.iter().copied().collect();
     let store = connect(global).await?;
-    let spacing = Duration::from_secs_f64(1.0 / args.rate);
+    let spacing = Duration::try_from_secs_f64(1.0 / args.rate).unwrap_or(Duration::MAX);
     let mut total = 0;
     loop {
         let redriven = store.admin.redrive(&selection, BATCH, times(spacing, total), spacing).await?;
@@ -24,9 +28,20 @@ pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
             break;
         }
     }
-    let spread = output::span(u64::try_from(times(spacing, total).as_millis()).unwrap_or(u64::MAX));
-    output::line(format!("{total} dead letters go round again, spread over {spread}"));
+    output::line(said(total, spacing));
+    if total < asked.len() as u64 {
+        bail!("{} of {} are no dead letters and were left as they are", asked.len() as u64 - total, asked.len());
+    }
     Ok(())
+}
+
+fn said(total: u64, spacing: Duration) -> String {
+    let spread = || output::span(u64::try_from(times(spacing, total).as_millis()).unwrap_or(u64::MAX));
+    match total {
+        0 => "no dead letter matches".into(),
+        1 => "1 dead letter goes round again".into(),
+        _ => format!("{total} dead letters go round again, spread over {}", spread()),
+    }
 }
 
 fn times(spacing: Duration, count: u64) -> Duration {
@@ -44,7 +59,7 @@ fn selection(args: &RedriveArgs) -> anyhow::Result<Selection> {
     Ok(Selection::Matching { topic: args.topic.clone(), reason })
 }
 
-fn parse_reason(text: &str) -> anyhow::Result<Reason> {
+pub(super) fn parse_reason(text: &str) -> anyhow::Result<Reason> {
     Reason::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or_else(|| {
         let known: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
         WrongSettings::one(format!("reason {text:?} is not one of {}", known.join(", ")))

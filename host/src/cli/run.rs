@@ -51,9 +51,11 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
         let stopped = relay.run_once(shutdown).await.context("cannot deliver")?;
+        tell_what_waits(&store, &*handlers).await;
         return Ok(exit_code(stopped));
     }
 
+    let drained = metrics.clone();
     let chores = TaskTracker::new();
     let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
@@ -77,6 +79,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
             }
         });
     }
+    chores.spawn(metrics::upkeep_until(drained, end.clone()));
     chores.spawn(metrics::watch_until(store.admin.clone(), handlers, snapshot, end.clone()));
     chores.spawn(purger::purge_until(store.admin.clone(), config.retention, end.clone()));
     let (watched, until) = (plugins.clone(), end.clone());
@@ -93,6 +96,17 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     chores.wait().await;
     info!("stopped");
     Ok(exit_code(stopped))
+}
+
+/// Says which topics no plugin handles: their messages would wait without a word.
+async fn tell_what_waits(store: &Store, handlers: &dyn Handlers) {
+    // Only a courtesy: what was due is delivered.
+    for topic in store.admin.stats().await.unwrap_or_default() {
+        let live = topic.pending + topic.processing + topic.held;
+        if live > 0 && handlers.route(&topic.topic).is_none() {
+            warn!("{live} messages of topic {:?} wait: no plugin handles it", topic.topic);
+        }
+    }
 }
 
 fn exit_code(stopped: Stopped) -> ExitCode {

@@ -55,7 +55,10 @@ pub fn load_plain(global: &Global) -> anyhow::Result<Config> {
 }
 
 pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
-    let table = TableName::parse(&config.table).map_err(|error| WrongSettings::one(format!("table: {error}")))?;
+    let table = TableName::parse(&config.table).map_err(WrongSettings::one)?;
+    if !["sqlite:", "postgres:", "postgresql:"].iter().any(|scheme| config.database.starts_with(scheme)) {
+        return Err(WrongSettings::one("the database URL must begin with \"sqlite:\" or \"postgres://\""));
+    }
     Ok(StoreOptions {
         url: config.database.clone(),
         table,

@@ -6,8 +6,9 @@ use outboxd_core::TopicPattern;
 use outboxd_store::TopicStats;
 use serde::Serialize;
 
-use super::args::{Global, JsonArgs};
+use super::args::{Global, StatsArgs};
 use super::{output, settings};
+use crate::config::{Overrides, Purpose};
 use crate::toml_reader::Reader;
 
 /// A topic's numbers, and whether this host's plugins folder routes it.
@@ -19,8 +20,9 @@ struct Row {
     unrouted: bool,
 }
 
-pub async fn stats(global: &Global, args: JsonArgs) -> anyhow::Result<()> {
-    let config = settings::load_plain(global)?;
+pub async fn stats(global: &Global, args: StatsArgs) -> anyhow::Result<()> {
+    let overrides = Overrides { plugins: args.plugins, ..Overrides::default() };
+    let config = settings::load(global, overrides, Purpose::Outbox)?;
     let store = settings::connect(global).await?;
     let routed = routed_topics(&config.plugins);
     let rows: Vec<Row> = store.admin.stats().await?.into_iter().map(|stats| row(stats, &routed)).collect();

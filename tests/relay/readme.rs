@@ -25,6 +25,8 @@ fn blocks(language: &str) -> Vec<&'static str> {
 /// A stage with the README's manifest, its target replaced by a receiver here.
 fn stage_with_the_readmes_plugin(receiver: &Receiver) -> Stage {
     let stage = Stage::sqlite();
+    // A newcomer has no outbox yet.
+    std::fs::remove_file(stage.path().join("outbox.db")).expect("the stage had migrated");
     let manifest = blocks("toml")[0].replace("https://hooks.example.com", &receiver.url(""));
     stage.install("webhook", &guests::plugin("webhook"), &manifest);
     stage

@@ -94,7 +94,8 @@ impl Queue {
             let (line, dropped) = self.take();
             let _ = out.write_all(&line);
             if dropped > 0 {
-                let _ = writeln!(out, "outboxd: {dropped} log lines were dropped: nothing read stderr for a while");
+                let told = format!("outboxd: {dropped} log lines were dropped: nothing read stderr for a while\n");
+                let _ = out.write_all(told.as_bytes());
             }
             self.lines().writing = false;
             self.changed.notify_all();

@@ -27,7 +27,7 @@ const BACKLOG_MAX: usize = 400;
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Duplicates in a round that only a starved machine explains: a relay lost leases though nothing was done to it.
-pub const LAPSES_MAX: usize = 5;
+pub const LAPSES_MAX: usize = 3;
 
 /// One test at a time: two cores are not enough for two storms.
 pub fn alone() -> MutexGuard<'static, ()> {

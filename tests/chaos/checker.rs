@@ -147,6 +147,12 @@ fn check_message(
         verdict.broken.push(format!("{id}: something was settled after its success: {:?}", row.results));
     }
 
+    // Every claim has a higher number than the one before: a settle of an older one came from a lease that was lost.
+    if row.settled_attempt != Some(row.attempts) {
+        let (settled, attempts) = (row.settled_attempt, row.attempts);
+        verdict.broken.push(format!("{id}: settled by attempt {settled:?}, though attempt {attempts} had the lease"));
+    }
+
     if taken.len() == 1 {
         // Each attempt is a request or a lease lost before there was one.
         match usize::try_from(row.attempts).is_ok_and(|attempts| attempts > deliveries.len()) {
@@ -247,6 +253,7 @@ mod tests {
             attempts: 1,
             delivered_at: Some(at(120)),
             results: vec!["delivered".into()],
+            settled_attempt: Some(1),
         };
         let truth = Truth { orders: [id].into(), rows: [(id, row)].into() };
         let fates = Fates { committed: vec![id], ..Fates::default() };
@@ -365,10 +372,23 @@ mod tests {
     }
 
     #[test]
+    fn a_result_of_a_lost_lease_is_a_broken_promise() {
+        let (id, mut evidence) = doubled();
+        evidence.faults.push(fault(Kind::Paused, Some(1), 105, 2_300));
+        row(&mut evidence, id).attempts = 2;
+
+        assert_eq!(check(&evidence).broken.len(), 1);
+    }
+
+    #[test]
     fn a_lease_lost_without_a_second_delivery_is_recovered() {
         let (id, mut evidence) = sound();
         row(&mut evidence, id).attempts = 2;
+        row(&mut evidence, id).settled_attempt = Some(2);
 
-        assert_eq!(check(&evidence).recovered, 1);
+        let verdict = check(&evidence);
+
+        assert!(verdict.is_clean(), "{verdict:?}");
+        assert_eq!(verdict.recovered, 1);
     }
 }

@@ -10,6 +10,8 @@ pub enum Kind {
     Killed,
     /// SIGSTOP of a relay for longer than its lease, then SIGCONT.
     Paused,
+    /// The same, seen by everybody else on SQLite: who is paused amid a write holds the only lock there is.
+    WriterPaused,
     /// SIGTERM of a relay that then left by itself: excuses nothing.
     Left,
     /// Kill -9 of the postmaster.

@@ -23,7 +23,7 @@ use crate::stage::LEASE;
 /// Requests that are told to come again, of a hundred.
 const REFUSED_PERCENT: u64 = 2;
 /// One request of so many takes longer than a lease.
-const SLOW_EVERY: u64 = 100;
+const SLOW_EVERY: u64 = 50;
 
 /// One request.
 #[derive(Clone, Debug)]

@@ -192,6 +192,9 @@ impl Relay<'_> {
         std::thread::sleep(duration);
         send_signal(child.id(), SIGCONT);
         self.stage.faults.note(Kind::Paused, Some(self.incarnation), from);
+        if self.stage.database.starts_with("sqlite") {
+            self.stage.faults.note(Kind::WriterPaused, None, from);
+        }
         self.child = Some(child);
     }
 

@@ -16,6 +16,8 @@ pub struct Row {
     pub delivered_at: Option<SystemTime>,
     /// What its settled attempts came to, the first first.
     pub results: Vec<String>,
+    /// The number of the attempt that was settled last.
+    pub settled_attempt: Option<i64>,
 }
 
 /// The business's rows and the outbox's.
@@ -104,6 +106,7 @@ pub async fn integrity(url: &str) -> String {
 fn row((_, state, reason, attempts, delivered_ms, history): Columns) -> Row {
     let history: Vec<Value> = serde_json::from_str(&history).expect("a history");
     let results = history.iter().map(|entry| entry["result"].as_str().unwrap_or_default().to_owned()).collect();
+    let settled_attempt = history.last().and_then(|entry| entry["attempt"].as_i64());
     let at = |ms: i64| UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or_default());
-    Row { state, reason, attempts, delivered_at: delivered_ms.map(at), results }
+    Row { state, reason, attempts, delivered_at: delivered_ms.map(at), results, settled_attempt }
 }

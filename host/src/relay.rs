@@ -243,7 +243,9 @@ impl Relay {
         // Only the wait is bounded; what is being written is not dropped half-way but ends with the process.
         match (timeout_at(begun + self.options.grace + AFTER_GRACE, written).await, interrupted) {
             (Err(_), _) => {
-                warn!("the database is away: results could not be written; their messages come again when their leases lapse");
+                warn!(
+                    "the database is away: results could not be written; their messages come again when their leases lapse"
+                );
                 Stopped::Unsettled
             }
             (Ok(()), 0) => Stopped::Drained,

@@ -40,7 +40,7 @@ pub struct Verdict {
     /// Delivered again, by the kind of fault that explains it. A lapse that a relay told of without a fault of ours counts
     /// apart.
     pub duplicates: BTreeMap<Cause, usize>,
-    /// The most that one fault has caused.
+    /// The most that one fault has caused; of lapses without a fault all.
     pub duplicates_max: BTreeMap<Cause, usize>,
     pub lost: Vec<String>,
     pub phantom: Vec<String>,
@@ -91,6 +91,9 @@ pub fn check(evidence: &Evidence) -> Verdict {
     for (fault, count) in by_fault {
         let most = verdict.duplicates_max.entry(Cause::Fault(evidence.faults[fault].kind)).or_default();
         *most = count.max(*most);
+    }
+    if let Some(count) = verdict.duplicates.get(&Cause::Lapse) {
+        verdict.duplicates_max.insert(Cause::Lapse, *count);
     }
     verdict
 }

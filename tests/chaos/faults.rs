@@ -20,6 +20,8 @@ pub enum Kind {
     DatabaseStopped,
     /// `pg_terminate_backend` of every connection.
     BackendsTerminated,
+    /// No byte more fits on the database's disk.
+    DiskFull,
     /// Every connection to the database cut.
     Cut,
     /// Packets swallowed both ways for longer than the statement timeout.

@@ -18,4 +18,5 @@ mod truth;
 mod poison;
 mod postgres;
 mod promptness;
+mod scarcity;
 mod sqlite;

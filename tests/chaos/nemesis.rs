@@ -156,7 +156,7 @@ pub fn harass_database(
             Kind::Blackhole => through(proxy, Fashion::Blackhole, long),
             Kind::Delayed => through(proxy, Fashion::Delay(Duration::from_secs(2)), long),
             Kind::RepliesSwallowed => through(proxy, Fashion::SwallowReplies { after_bytes: bytes }, long / 3),
-            Kind::Killed | Kind::Paused | Kind::Left => unreachable!("no fault of a database"),
+            Kind::Killed | Kind::Paused | Kind::Left | Kind::DiskFull => unreachable!("in no deck of a database"),
         }
         faults.note(kind, None, from);
     }

@@ -9,7 +9,7 @@ use outboxd_test_support::proxy::Proxy;
 use crate::checker::Cause;
 use crate::faults::Kind;
 use crate::nemesis::{Curfew, Numbers, harass_database, harass_relay};
-use crate::round::{Market, Round, alone};
+use crate::round::{LAPSES_MAX, Market, Rare, Round, alone};
 use crate::seed::Seed;
 use crate::stage::{CONCURRENCY, Lapses, Stage};
 
@@ -34,24 +34,29 @@ const KILLS: Numbers = Numbers {
 const NETWORK: Numbers =
     Numbers { kills: 20, cuts: 6, blackholes: 3, half_opens: 3, delays: 3, swallowed_replies: 10, ..Numbers::NONE };
 
-/// Calls that may be under way, or ended and not yet settled, at one fault.
+/// Calls that may be under way, or ended and not yet settled, at one fault: a relay holds four times its concurrency.
 fn duplicates_max(cause: Cause) -> usize {
     match cause {
-        Cause::Fault(Kind::Killed | Kind::Paused) => 2 * CONCURRENCY,
-        Cause::Fault(_) | Cause::Lapse => RELAYS * 4 * CONCURRENCY,
+        Cause::Fault(Kind::Killed | Kind::Paused) => 4 * CONCURRENCY,
+        Cause::Fault(_) => RELAYS * 4 * CONCURRENCY,
+        Cause::Lapse => LAPSES_MAX,
     }
 }
 
 #[test]
 fn nothing_is_lost_when_relays_and_database_are_killed() {
     let _alone = alone();
-    Round::repeat("postgres", |seed| storm(&KILLS, seed));
+    Round::repeat("postgres", |seed| {
+        storm(&KILLS, seed).must_have_seen(&[Rare::Recovered, Rare::Fenced, Rare::UnknownSettle, Rare::Duplicate])
+    });
 }
 
 #[test]
 fn nothing_is_lost_when_the_network_fails() {
     let _alone = alone();
-    Round::repeat("network", |seed| storm(&NETWORK, seed));
+    Round::repeat("network", |seed| {
+        storm(&NETWORK, seed).must_have_seen(&[Rare::Recovered, Rare::UnknownCommit, Rare::UnknownSettle])
+    });
 }
 
 /// Relays and producers reach the server through the proxy.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use outboxd_client::{NewMessage, Outbox, OutboxDatabase, PublishError, publish};
-use sqlx::{Connection, Encode, Executor, IntoArguments, Transaction, Type};
+use sqlx::{Connection, Transaction};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::stage::TOPIC;
 
+const PAYLOAD: &str = r#"{"article":"lamp","price":42.50}"#;
 /// A transaction that takes longer is given up, its fate unknown.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
@@ -66,35 +67,66 @@ impl End {
     }
 }
 
-/// The databases a producer can sell in.
+/// What an application publishes with.
+#[derive(Clone, Copy)]
+enum Language {
+    /// The client, as an application in Rust.
+    Rust,
+    /// Plain SQL, as one in any language: `outbox_publish` on PostgreSQL, an INSERT on SQLite.
+    Sql,
+}
+
+/// A database to sell in.
 pub trait Market: OutboxDatabase {
-    const INSERT_ORDER: &'static str;
+    fn execute(
+        transaction: &mut Transaction<'_, Self>,
+        sql: &'static str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Publishes in SQL and answers the message's id.
+    fn publish_in_sql(
+        transaction: &mut Transaction<'_, Self>,
+    ) -> impl Future<Output = Result<String, sqlx::Error>> + Send;
+
+    /// Writes the business's row.
+    fn insert_order(
+        transaction: &mut Transaction<'_, Self>,
+        message: Uuid,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-impl Market for sqlx::Postgres {
-    const INSERT_ORDER: &'static str = "insert into orders (message) values ($1)";
+macro_rules! market {
+    ($database:ty, $publish:literal) => {
+        impl Market for $database {
+            async fn execute(transaction: &mut Transaction<'_, Self>, sql: &'static str) -> Result<(), sqlx::Error> {
+                sqlx::query(sql).execute(&mut **transaction).await.map(drop)
+            }
+
+            async fn publish_in_sql(transaction: &mut Transaction<'_, Self>) -> Result<String, sqlx::Error> {
+                sqlx::query_scalar($publish).bind(TOPIC).bind(PAYLOAD).fetch_one(&mut **transaction).await
+            }
+
+            async fn insert_order(transaction: &mut Transaction<'_, Self>, message: Uuid) -> Result<(), sqlx::Error> {
+                let query = sqlx::query("insert into orders (message) values ($1)").bind(message.to_string());
+                query.execute(&mut **transaction).await.map(drop)
+            }
+        }
+    };
 }
 
-impl Market for sqlx::Sqlite {
-    const INSERT_ORDER: &'static str = "insert into orders (message) values (?1)";
-}
+market!(sqlx::Postgres, "select outbox_publish($1, $2::json)::text");
+market!(sqlx::Sqlite, "insert into outbox (topic, payload) values ($1, $2) returning id");
 
-/// One application. `may_go_on` holds it back while the relays have enough to do.
+/// One application.
 pub struct Producer {
     pub url: String,
     pub draw: Rng,
     pub records: Arc<Records>,
-    pub outbox: Outbox,
 }
 
 impl Producer {
-    /// Sells until told to stop, at the pace that `wait` sets.
-    pub async fn run<DB: Market>(mut self, stop: CancellationToken, may_go_on: impl Fn() -> bool)
-    where
-        for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-        for<'q> String: Encode<'q, DB> + Type<DB>,
-        DB::Arguments: IntoArguments<DB>,
-    {
+    /// Sells until told to stop; waits while `may_go_on` says no.
+    pub async fn run<DB: Market>(mut self, stop: CancellationToken, may_go_on: impl Fn() -> bool) {
         let mut connection: Option<DB::Connection> = None;
         while !stop.is_cancelled() {
             let pause = if may_go_on() { self.draw.u64(2..30) } else { 50 };
@@ -106,20 +138,21 @@ impl Producer {
                     _ => continue,
                 },
             };
+            let language = if self.draw.bool() { Language::Rust } else { Language::Sql };
             let end = End::draw(&mut self.draw);
-            connection = self.sell::<DB>(open, end).await;
+            connection = self.sell::<DB>(open, language, end).await;
         }
     }
 
     /// Makes one transaction; answers the connection if it can be used again.
-    async fn sell<DB: Market>(&self, mut connection: DB::Connection, end: End) -> Option<DB::Connection>
-    where
-        for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-        for<'q> String: Encode<'q, DB> + Type<DB>,
-        DB::Arguments: IntoArguments<DB>,
-    {
+    async fn sell<DB: Market>(
+        &self,
+        mut connection: DB::Connection,
+        language: Language,
+        end: End,
+    ) -> Option<DB::Connection> {
         let mut sale = Sale::default();
-        let sold = timeout(ANSWERS_WITHIN, self.transaction::<DB>(&mut connection, end, &mut sale)).await;
+        let sold = timeout(ANSWERS_WITHIN, transaction::<DB>(&mut connection, language, end, &mut sale)).await;
         let done = matches!(sold, Ok(Ok(())));
         let mut fates = self.records.lock();
         match sale.stage {
@@ -130,69 +163,6 @@ impl Producer {
         fates.rolled_back.extend(sale.undone);
         (done && !matches!(end, End::Vanish)).then_some(connection)
     }
-
-    async fn transaction<DB: Market>(
-        &self,
-        connection: &mut DB::Connection,
-        end: End,
-        sale: &mut Sale,
-    ) -> Result<(), PublishError>
-    where
-        for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-        for<'q> String: Encode<'q, DB> + Type<DB>,
-        DB::Arguments: IntoArguments<DB>,
-    {
-        let mut transaction = connection.begin().await?;
-        let id = order::<DB>(&mut transaction, &self.outbox).await?;
-        sale.kept.push(id);
-        if let End::Savepoint = end {
-            sqlx::query("savepoint second").execute(&mut *transaction).await?;
-            // Before the insert is answered its id is not known: what is lost here cannot be told from what never was.
-            sale.undone.push(order::<DB>(&mut transaction, &self.outbox).await?);
-            sqlx::query("rollback to savepoint second").execute(&mut *transaction).await?;
-        }
-        match end {
-            End::Commit | End::Savepoint => {
-                sale.stage = SaleStage::CommitSent;
-                transaction.commit().await?;
-            }
-            End::Rollback => transaction.rollback().await?,
-            // Not rolled back: the connection goes away with the transaction open.
-            End::Vanish => std::mem::forget(transaction),
-        }
-        Ok(())
-    }
-}
-
-/// Sells `count` times at once, in one transaction, and answers the messages' ids.
-pub async fn sell_at_once<DB: Market>(url: &str, count: usize) -> Vec<Uuid>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    for<'q> String: Encode<'q, DB> + Type<DB>,
-    DB::Arguments: IntoArguments<DB>,
-{
-    let mut connection = DB::Connection::connect(url).await.expect("connect");
-    let mut transaction = connection.begin().await.expect("begin");
-    let mut ids = Vec::with_capacity(count);
-    for _ in 0..count {
-        ids.push(order::<DB>(&mut transaction, &Outbox::default()).await.expect("publish"));
-    }
-    transaction.commit().await.expect("commit");
-    connection.close().await.expect("close");
-    ids
-}
-
-/// The message and the row it tells about.
-async fn order<DB: Market>(transaction: &mut Transaction<'_, DB>, outbox: &Outbox) -> Result<Uuid, PublishError>
-where
-    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
-    for<'q> String: Encode<'q, DB> + Type<DB>,
-    DB::Arguments: IntoArguments<DB>,
-{
-    let message = NewMessage::from_json(TOPIC, r#"{"article":"lamp","price":42.50}"#);
-    let published = publish(transaction, outbox, message).await?;
-    sqlx::query(DB::INSERT_ORDER).bind(published.id.to_string()).execute(&mut **transaction).await?;
-    Ok(published.id)
 }
 
 /// What is known of a transaction while it runs.
@@ -208,4 +178,56 @@ enum SaleStage {
     #[default]
     Open,
     CommitSent,
+}
+
+async fn transaction<DB: Market>(
+    connection: &mut DB::Connection,
+    language: Language,
+    end: End,
+    sale: &mut Sale,
+) -> Result<(), PublishError> {
+    let mut transaction = connection.begin().await?;
+    sale.kept.push(order::<DB>(&mut transaction, language).await?);
+    if let End::Savepoint = end {
+        DB::execute(&mut transaction, "savepoint second").await?;
+        // Before the insert is answered its id is not known: then what was stored shows as a row without an order.
+        sale.undone.push(order::<DB>(&mut transaction, language).await?);
+        DB::execute(&mut transaction, "rollback to savepoint second").await?;
+    }
+    match end {
+        End::Commit | End::Savepoint => {
+            sale.stage = SaleStage::CommitSent;
+            transaction.commit().await?;
+        }
+        End::Rollback => transaction.rollback().await?,
+        // Not rolled back: the connection goes away with the transaction open.
+        End::Vanish => std::mem::forget(transaction),
+    }
+    Ok(())
+}
+
+/// A message and the row it tells about.
+async fn order<DB: Market>(transaction: &mut Transaction<'_, DB>, language: Language) -> Result<Uuid, PublishError> {
+    let id = match language {
+        Language::Rust => publish(transaction, &Outbox::default(), NewMessage::from_json(TOPIC, PAYLOAD)).await?.id,
+        Language::Sql => {
+            let id = DB::publish_in_sql(transaction).await?;
+            Uuid::parse_str(&id).map_err(|error| PublishError::Invalid(error.to_string()))?
+        }
+    };
+    DB::insert_order(transaction, id).await?;
+    Ok(id)
+}
+
+/// Sells `count` times in one transaction and answers the messages' ids.
+pub async fn sell_at_once<DB: Market>(url: &str, count: usize) -> Vec<Uuid> {
+    let mut connection = DB::Connection::connect(url).await.expect("connect");
+    let mut transaction = connection.begin().await.expect("begin");
+    let mut ids = Vec::with_capacity(count);
+    for _ in 0..count {
+        ids.push(order::<DB>(&mut transaction, Language::Rust).await.expect("publish"));
+    }
+    transaction.commit().await.expect("commit");
+    connection.close().await.expect("close");
+    ids
 }

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outboxd_client::Outbox;
 use outboxd_test_support::wait_for;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +25,9 @@ const PRODUCERS: usize = 4;
 const BACKLOG_MAX: usize = 400;
 /// Once all faults are over, everything is delivered within this.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Duplicates in a round that only a starved machine explains: a relay lost leases though nothing was done to it.
+pub const LAPSES_MAX: usize = 5;
 
 /// One test at a time: two cores are not enough for two storms.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -63,7 +65,6 @@ impl Market {
                 url: url.to_owned(),
                 draw: seed.stream(&format!("producer {number}")),
                 records: market.records.clone(),
-                outbox: Outbox::default(),
             };
             let (stop, records, taken) = (market.stop.clone(), market.records.clone(), stage.sink.taken_counter());
             let may_go_on = move || records.committed() < taken.count() + BACKLOG_MAX;
@@ -117,6 +118,20 @@ pub struct Round {
     pub failure: Option<String>,
 }
 
+/// What a round must have led to, or it tested less than it believes.
+#[derive(Clone, Copy, Debug)]
+pub enum Rare {
+    /// A message that lost its lease and was delivered once.
+    Recovered,
+    Duplicate,
+    /// A relay found that another had settled.
+    Fenced,
+    /// A relay settled and got no answer.
+    UnknownSettle,
+    /// An application committed and got no answer.
+    UnknownCommit,
+}
+
 /// How often the relays told of what must have happened to some.
 pub struct Said {
     fenced: usize,
@@ -158,6 +173,23 @@ impl Round {
         if let Some(failure) = failure {
             resume_unwind(failure);
         }
+    }
+
+    /// A round in which nothing rare happened has failed.
+    pub fn must_have_seen(mut self, rares: &[Rare]) -> Round {
+        let verdict = &self.verdict;
+        let seen = |rare: &Rare| match rare {
+            Rare::Recovered => verdict.recovered,
+            Rare::Duplicate => verdict.duplicates(),
+            Rare::Fenced => self.said.fenced,
+            Rare::UnknownSettle => self.said.unknown,
+            Rare::UnknownCommit => verdict.unknown_committed,
+        };
+        let unseen: Vec<&Rare> = rares.iter().filter(|rare| seen(rare) == 0).collect();
+        if !unseen.is_empty() && self.failure.is_none() {
+            self.failure = Some(format!("the round never saw {unseen:?}"));
+        }
+        self
     }
 
     fn fault_count(&self, matching: impl Fn(Kind) -> bool) -> usize {

@@ -18,9 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::faults::milliseconds;
+use crate::stage::LEASE;
 
 /// Requests that are told to come again, of a hundred.
 const REFUSED_PERCENT: u64 = 2;
+/// One request of so many takes longer than a lease.
+const SLOW_EVERY: u64 = 100;
 
 /// One request.
 #[derive(Clone, Debug)]
@@ -172,10 +175,18 @@ async fn receive(
     let (written, is_written) = oneshot::channel();
     let _ = shared.writer.send((format!("{},{id},{incarnation},{taken}\n", milliseconds(at)), written));
     let _ = is_written.await;
-    let think_ms = drawn / 100 % u64::try_from(shared.think_max.as_millis()).unwrap_or(1).max(1);
-    tokio::time::sleep(Duration::from_millis(think_ms)).await;
+    tokio::time::sleep(think(drawn / 100, shared.think_max)).await;
     lock(&shared.seen).deliveries[index].answered = Some(SystemTime::now());
     if taken { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// How long it takes to answer: mostly up to `think_max`, now and then longer than a lease, so that leases are renewed.
+fn think(drawn: u64, think_max: Duration) -> Duration {
+    if drawn.is_multiple_of(SLOW_EVERY) {
+        return LEASE.mul_f64(1.5);
+    }
+    let think_ms = u64::try_from(think_max.as_millis()).unwrap_or(1).max(1);
+    Duration::from_millis(drawn / SLOW_EVERY % think_ms)
 }
 
 /// Writes what has come, and syncs once for all of it.

@@ -210,9 +210,13 @@ impl Relay<'_> {
         status.expect("it left")
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
     /// Starts it again where the process has ended, as a supervisor would.
     pub fn revive(&mut self) {
-        if self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None))) {
+        if !self.is_running() {
             self.child = None;
             self.start();
         }

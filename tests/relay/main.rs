@@ -1,6 +1,7 @@
 //! The real binary, from outside: what a user is promised, on every database.
 
 mod bad_input;
+mod canary;
 mod cli;
 mod deliver;
 mod demo;

@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// Long enough for a loaded machine; a test that waits so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Calls at once.
+pub const CONCURRENCY: usize = 16;
+
 pub struct Stage {
     dir: TempDir,
     pub database: String,
@@ -41,7 +44,7 @@ impl Stage {
     pub fn configure(&self, more: &str) {
         let text = format!(
             "database = {:?}\nplugins = {:?}\nadmin = \"off\"\n\
-             [relay]\nlease = \"2s\"\npoll_interval = \"200ms\"\ngrace = \"10s\"\n\
+             [relay]\nconcurrency = {CONCURRENCY}\nlease = \"2s\"\npoll_interval = \"200ms\"\ngrace = \"10s\"\n\
              [retry]\nmax_attempts = 3\nbase = \"50ms\"\nmax = \"200ms\"\n\
              [sandbox]\nprivate_networks = [\"127.0.0.0/8\"]\n{more}\n",
             self.database,
@@ -130,10 +133,20 @@ impl Stage {
     }
 
     pub fn relay_with(&self, args: &[&str]) -> RelayProcess {
+        self.start(args, &[])
+    }
+
+    /// Starts a relay with more in its environment.
+    pub fn relay_in(&self, environment: &[(&str, &str)]) -> RelayProcess {
+        self.start(&[], environment)
+    }
+
+    fn start(&self, args: &[&str], environment: &[(&str, &str)]) -> RelayProcess {
         let number = std::fs::read_dir(self.path()).expect("the folder").count();
         let log = self.path().join(format!("relay-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
         let mut command = self.command(&["run"]);
+        command.envs(environment.iter().copied());
         let child = command.args(args).stdout(Stdio::null()).stderr(stderr).spawn().expect("outboxd starts");
         RelayProcess { child, log }
     }
@@ -170,6 +183,10 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

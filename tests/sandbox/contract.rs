@@ -1,6 +1,6 @@
 use outboxd_core::Outcome;
 
-use crate::harness::{call, load};
+use crate::harness::{call, load, watch_logs};
 
 #[tokio::test]
 async fn the_payload_arrives_as_the_bytes_that_were_written() {
@@ -49,4 +49,28 @@ async fn the_context_tells_attempts_deadline_key_and_trace() {
     let outcome = call(&plugin, "{}").await.outcome;
 
     assert_eq!(outcome, Outcome::Cancel { error: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into() });
+}
+
+#[tokio::test]
+async fn what_a_guest_prints_becomes_log_lines_that_say_whose_they_are() {
+    let logs = watch_logs();
+    let prints = r#"
+        (import "wasi:cli/stderr@0.2.12" "get-stderr" (func $stderr (result i32)))
+        (import "wasi:io/streams@0.2.12" "[method]output-stream.blocking-write-and-flush" (func $write (param i32 i32 i32 i32)))
+        (import "wasi:logging/logging@0.1.0-draft" "log" (func $log (param i32 i32 i32 i32 i32)))
+        (data (i32.const 1024) "mark-one\nmark-two\1b[31mctx")
+        (func $main (result i32)
+          (call $write (call $stderr) (i32.const 1024) (i32.const 22) (i32.const 256))
+          (call $log (i32.const 3) (i32.const 1046) (i32.const 3) (i32.const 1024) (i32.const 8))
+          (call $ok))"#;
+    let plugin = load(prints, "").await.unwrap();
+
+    call(&plugin, "{}").await;
+
+    let lines = logs.marked();
+    let says = |words: &[&str]| lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    let whose = ["topic", "guest", "plugin", "message.id", "attempt"];
+    assert!(says(&[&whose[..], &["stderr", "mark-one"]].concat()), "{lines:#?}");
+    assert!(says(&["stderr", "mark-two\\u{1b}[31m"]), "{lines:#?}");
+    assert!(says(&["WARN", "ctx: mark-one"]), "{lines:#?}");
 }

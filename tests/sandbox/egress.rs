@@ -53,7 +53,7 @@ fn with_names(names: &Arc<Names>) -> SandboxOptions {
 }
 
 fn grant(server: &Server) -> String {
-    format!("[limits]\ndeadline = \"4s\"\n[grants]\nhosts = [\"{}\"]", server.url())
+    format!("[limits]\ndeadline = \"6s\"\n[grants]\nhosts = [\"{}\"]", server.url())
 }
 
 async fn get(plugin: &OnePlugin, url: &str) -> Handled {
@@ -137,7 +137,7 @@ async fn meets(what: &str, server: Server, expect: &str) {
 
     let came_to = format!("{} {}", word(&handled.outcome), error(&handled.outcome));
     assert!(came_to.starts_with(expect), "{what}: expected {expect:?}, came to {came_to:?}");
-    assert!(started.elapsed() < Duration::from_secs(6), "{what}: took {:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "{what}: took {:?}", started.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,13 +100,18 @@ pub(crate) async fn run(text: &str, manifest_text: &str) -> (Outcome, Duration) 
     (handled.outcome, started.elapsed())
 }
 
-/// Everything that this process logs, at TRACE: how many lines, and which of them hold a secret.
+/// Everything that this process logs, at TRACE: how many lines, which of them hold a secret, and which a test's mark.
 #[derive(Clone, Default)]
-pub(crate) struct Logs(Arc<Mutex<(usize, Vec<String>)>>);
+pub(crate) struct Logs(Arc<Mutex<(usize, Vec<String>, Vec<String>)>>);
 
 impl Logs {
     pub(crate) fn lines(&self) -> usize {
         self.0.lock().unwrap().0
+    }
+
+    /// The lines with `mark-` in them.
+    pub(crate) fn marked(&self) -> Vec<String> {
+        self.0.lock().unwrap().2.clone()
     }
 
     pub(crate) fn hits(&self) -> Vec<String> {
@@ -119,6 +124,9 @@ impl std::io::Write for Logs {
         let mut logs = self.0.lock().unwrap();
         logs.0 += 1;
         let text = String::from_utf8_lossy(bytes);
+        if text.contains("mark-") {
+            logs.2.push(text.to_string());
+        }
         if text.contains("canary-") {
             logs.1.push(text.into_owned());
         }

@@ -8,6 +8,8 @@ mod contract;
 mod docs;
 /// What leaves a plugin, and what comes back.
 mod egress;
+/// Golden messages: what goes live must pass them.
+mod golden;
 mod guest;
 mod harness;
 /// Everything a guest may try, one text each in `tests/guests/wat`.

@@ -61,7 +61,7 @@ async fn a_spinning_guest_ends_at_its_cpu_budget() {
     let (outcome, took) = run(SPIN, "[limits]\ncpu = \"200ms\"").await;
 
     assert_eq!(word(&outcome), "cpu", "{outcome:?}");
-    assert!(took >= Duration::from_millis(195) && took < Duration::from_millis(600), "{took:?}");
+    assert!(took >= Duration::from_millis(195) && took < Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_guest_that_spins_past_its_deadline_is_late_not_greedy() {
     let (outcome, took) = run(SPIN, "[limits]\ncpu = \"5s\"\ndeadline = \"150ms\"").await;
 
     assert_eq!(word(&outcome), "deadline", "{outcome:?}");
-    assert!(took < Duration::from_millis(600), "{took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_call_that_is_stopped_is_interrupted_and_nobodys_fault() {
 
     assert_eq!(word(&handled.outcome), "interrupted");
     assert_eq!(blame(&handled.outcome), Some(Blame::Host));
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test]
@@ -126,4 +126,35 @@ async fn the_digest_of_the_version_goes_with_the_attempt() {
     let handled = call(&plugin, "{}").await;
 
     assert_eq!(handled.digest.as_deref(), Some(plugin.digest.as_str()));
+}
+
+/// A resolver that is broken in the worst way.
+struct Panics;
+
+impl outboxd::plugin::egress::Resolve for Panics {
+    fn resolve<'a>(
+        &'a self,
+        _name: &'a str,
+    ) -> std::pin::Pin<Box<dyn Future<Output = std::io::Result<Vec<std::net::IpAddr>>> + Send + 'a>> {
+        Box::pin(async { panic!("a bug of the host, on purpose") })
+    }
+}
+
+#[tokio::test]
+async fn a_panic_of_the_host_costs_one_message_and_is_nobodys_fault() {
+    let manifest = "[limits]\ndeadline = \"15s\"\n[grants]\nhosts = [\"https://example.com\"]";
+    let options =
+        outboxd::plugin::SandboxOptions { resolver: std::sync::Arc::new(Panics), ..crate::harness::options() };
+    for text in [
+        crate::guest::sends("GET", "https://example.com/", "(call $ok)"),
+        include_str!("../guests/wat/streams-to-a-host-that-is-not-granted.wat").into(),
+    ] {
+        let plugin = crate::harness::load_with(options.clone(), &text, manifest).await.unwrap();
+        for _ in 0..3 {
+            let outcome = call(&plugin, "{}").await.outcome;
+
+            assert_eq!(word(&outcome), "panic", "{outcome:?}");
+            assert_eq!(blame(&outcome), Some(Blame::Host));
+        }
+    }
 }

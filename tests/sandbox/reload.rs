@@ -404,3 +404,63 @@ async fn the_last_good_version_serves_after_a_restart_beside_a_bad_file() {
     assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: "good".into() }));
     assert!(entry(&host, "orders").error.is_some());
 }
+
+#[tokio::test]
+async fn a_poison_message_on_a_working_plugin_pays_for_itself() {
+    // Traps on a payload that begins with "!", succeeds on all others.
+    let guest = "(func $main (result i32)
+        (if (i32.eq (i32.load8_u (global.get $payload)) (i32.const 33)) (then unreachable)) (call $ok))";
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("orders.wasm"), build(guest)).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    let handler = host.handlers().route("orders").unwrap().handler;
+    let control = || CallControl { stop: CancellationToken::new() };
+    assert_eq!(handler.handle(&claim("{}"), control()).await.outcome, Outcome::Success);
+    let poison = claim("!");
+
+    for _ in 0..10 {
+        let outcome = handler.handle(&poison, control()).await.outcome;
+        assert_eq!(crate::harness::blame(&outcome), Some(outboxd_core::Blame::Message));
+    }
+
+    assert_eq!(entry(&host, "orders").state, "live");
+    assert_eq!(host.handlers().route("orders").unwrap().admission, Admission::Open);
+}
+
+#[tokio::test]
+async fn ten_thousand_files_that_are_no_plugins_hide_no_good_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..10_000 {
+        std::fs::File::create(dir.path().join(format!("empty{n}.wasm"))).unwrap();
+    }
+    std::fs::write(dir.path().join("orders.wasm"), build(OK)).unwrap();
+    let host = start(dir.path());
+
+    tokio::time::timeout(Duration::from_secs(20), host.scan_once()).await.expect("a scan that ends");
+
+    assert_eq!(deliver(&host, "orders").await, Some(Outcome::Success));
+}
+
+#[tokio::test]
+async fn a_hundred_reloads_leave_memory_as_it_was() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("orders.wasm");
+    let options = PluginOptions {
+        dir: dir.path().into(),
+        cache_dir: Some(kept.path().into()),
+        sandbox: options(),
+        ..PluginOptions::default()
+    };
+    let host = PluginHost::start(options).unwrap();
+    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches(kept.path().to_str().unwrap()).count();
+
+    for n in 0..100 {
+        std::fs::write(&file, large(&format!("reload {n}"))).unwrap();
+        host.scan_once().await;
+        assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: format!("reload {n}") }));
+    }
+
+    // One component is a handful of mappings; a hundred would be hundreds.
+    assert!((1..=12).contains(&mapped()), "{} mappings of compiled code after a hundred reloads", mapped());
+}

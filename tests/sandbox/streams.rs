@@ -76,7 +76,7 @@ fn posts(address: &std::net::SocketAddr, chunks: u32, length: Option<u64>) -> St
 }
 
 fn grant(server: &Server) -> String {
-    format!("[limits]\ndeadline = \"4s\"\ncpu = \"3s\"\n[grants]\nhosts = [\"{}\"]", server.url())
+    format!("[limits]\ndeadline = \"15s\"\ncpu = \"3s\"\n[grants]\nhosts = [\"{}\"]", server.url())
 }
 
 fn status(text: &str) -> Outcome {

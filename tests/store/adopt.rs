@@ -126,6 +126,8 @@ async fn a_table_that_cannot_be_adopted_says_why() {
 
         assert!(text.contains(why), "{text}");
         // Nothing was left behind.
+        let error = store.execute("select 1 from odd_control").await.unwrap_err().to_string();
+        assert!(error.contains("does not exist"), "{error}");
     }
 }
 

@@ -3,8 +3,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A call that has computed for longer takes turns with others of its kind.
@@ -21,14 +22,14 @@ impl Turns {
     }
 }
 
-/// What a call has spent computing, measured by timing its polls: a guest that waits for a reply is charged nothing.
+/// What a call has spent computing, measured by the clock of the thread that polls it: a guest that waits for a reply, or
+/// for a core on a busy machine, is charged nothing.
 #[derive(Debug)]
 pub(crate) struct CpuMeter {
-    base: Instant,
     budget: Duration,
     /// Nanoseconds of the slices that ended.
     spent: AtomicU64,
-    /// When the running slice began, in nanoseconds since `base`, plus one; 0 while none runs.
+    /// When the running slice began, in nanoseconds of its thread's clock, plus one; 0 while none runs.
     slice_start: AtomicU64,
     turns: Turns,
     /// Held while a long call computes, and given back whenever it pauses.
@@ -38,7 +39,7 @@ pub(crate) struct CpuMeter {
 impl CpuMeter {
     pub(crate) fn new(budget: Duration, turns: Turns) -> Arc<Self> {
         let (spent, slice_start) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(CpuMeter { base: Instant::now(), budget, spent, slice_start, turns, turn: Mutex::default() })
+        Arc::new(CpuMeter { budget, spent, slice_start, turns, turn: Mutex::default() })
     }
 
     /// Shares the thread with whoever else waits for it; returns when it is this call's turn again.
@@ -56,12 +57,12 @@ impl CpuMeter {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
     }
 
-    /// The running slice included.
+    /// The running slice included, where it is asked from within.
     pub(crate) fn spent(&self) -> Duration {
         let spent = Duration::from_nanos(self.spent.load(Ordering::Relaxed));
         match self.slice_start.load(Ordering::Relaxed) {
             0 => spent,
-            start => spent + Duration::from_nanos((self.now() + 1).saturating_sub(start)),
+            start => spent + Duration::from_nanos((thread_time() + 1).saturating_sub(start)),
         }
     }
 
@@ -73,10 +74,13 @@ impl CpuMeter {
     pub(crate) fn measure<F: Future>(self: &Arc<Self>, future: F) -> Measured<F> {
         Measured { meter: self.clone(), future: Box::pin(future) }
     }
+}
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX - 1)
-    }
+/// What this thread has computed so far. Nanoseconds.
+fn thread_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
 pub(crate) struct Measured<F> {
@@ -88,11 +92,11 @@ impl<F: Future> Future for Measured<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let start = self.meter.now();
+        let start = thread_time();
         self.meter.slice_start.store(start + 1, Ordering::Relaxed);
         let polled = self.future.as_mut().poll(cx);
         self.meter.slice_start.store(0, Ordering::Relaxed);
-        self.meter.spent.fetch_add(self.meter.now().saturating_sub(start), Ordering::Relaxed);
+        self.meter.spent.fetch_add(thread_time().saturating_sub(start), Ordering::Relaxed);
         self.meter.set_turn(None);
         polled
     }
@@ -110,8 +114,8 @@ mod tests {
         assert!(!meter.is_spent());
 
         let busy = async {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(25) {}
+            let start = thread_time();
+            while thread_time() - start < 25_000_000 {}
         };
         meter.measure(busy).await;
         assert!(meter.is_spent());

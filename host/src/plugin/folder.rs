@@ -106,6 +106,10 @@ pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<L
             continue;
         }
         match read(&path, known.get(stem)) {
+            // Not counted among the plugins: a folder full of empty files must not crowd the good ones out.
+            Ok(Some(found)) if found.stamps.0.size == 0 => {
+                look.skipped.insert(shown, "the file is empty".into());
+            }
             Ok(Some(found)) => {
                 look.found.insert(stem.to_string(), found);
             }

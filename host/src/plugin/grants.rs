@@ -85,8 +85,7 @@ impl Grants {
 
     /// The part that looks at addresses. An address that is granted literally needs no network beside it.
     pub(crate) fn guard(&self, refused: &[std::net::SocketAddr]) -> AddressGuard {
-        let literals = self.hosts.iter().filter_map(HostPattern::literal).map(IpNet::from);
-        let private_networks = self.private_networks.iter().copied().chain(literals).collect();
-        AddressGuard { private_networks, refused: refused.to_vec() }
+        let literals = self.hosts.iter().filter(|pattern| pattern.literal().is_some()).cloned().collect();
+        AddressGuard { private_networks: self.private_networks.clone(), refused: refused.to_vec(), literals }
     }
 }

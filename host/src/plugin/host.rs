@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::cache::{Cache, hex};
+use super::golden::Golden;
 use super::grants::Ceiling;
 use super::loader::{Loader, Problem, prepare};
 use super::manifest::Manifest;
@@ -177,6 +178,7 @@ pub struct OnePlugin {
     pub manifest: Manifest,
     pub digest: String,
     pub handler: Arc<dyn Handler>,
+    guest: Arc<Guest>,
 }
 
 impl OnePlugin {
@@ -192,7 +194,16 @@ impl OnePlugin {
         let sandbox = Arc::new(Sandbox::new(options)?);
         let digest = hex(&Sha256::digest(&component));
         let version = prepare(&sandbox, cache, name, component.into(), digest.clone(), manifest.clone()).await?;
-        Ok(OnePlugin { manifest, digest, handler: Arc::new(Guest { sandbox, version }) })
+        let guest = Arc::new(Guest { sandbox, version });
+        Ok(OnePlugin { manifest, digest, handler: guest.clone(), guest })
+    }
+
+    /// Plays a golden message through; the text says what came instead of what was expected.
+    pub async fn rehearse(&self, golden: &Golden) -> Result<(), String> {
+        let (guest, golden) = (self.guest.clone(), golden.clone());
+        let played =
+            self.guest.sandbox.guests().spawn(async move { guest.version.rehearse(&guest.sandbox, &golden).await });
+        played.await.map_err(|error| format!("it failed, please report it: {error}"))?
     }
 }
 

@@ -1,4 +1,5 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -9,6 +10,7 @@ use wasmtime::Store;
 use super::bindings::outboxd::plugin::messages::{Failure, Message};
 use super::component::one_line;
 use super::cpu::CpuMeter;
+use super::egress::Egress;
 use super::outcome::{Ended, Seen, Verdict, judge};
 use super::output::CallFacts;
 use super::reuse::Instance;
@@ -30,6 +32,17 @@ pub(crate) struct Report {
 /// Hands one message to an instance of `version`: a fresh one, or, where the manifest asks for reuse, one that has served
 /// before. Runs on the guests' threads.
 pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, control: CallControl) -> Report {
+    call_through(sandbox, version, claim, control, None).await
+}
+
+/// The same, with requests that go elsewhere than out where `egress` says so; such an instance is never used again.
+pub(crate) async fn call_through(
+    sandbox: &Sandbox,
+    version: &Version,
+    claim: &Claim,
+    control: CallControl,
+    egress: Option<Arc<Egress>>,
+) -> Report {
     let limits = &version.manifest.limits;
     let started = Instant::now();
     let deadline = started + limits.deadline;
@@ -47,7 +60,11 @@ pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, co
         traceparent: traceparent(claim),
     };
     let message = to_wit(claim);
-    let mut instance = version.idle.take(version, sandbox, facts, bounds.clone(), context);
+    let is_rehearsal = egress.is_some();
+    let mut instance = match egress {
+        Some(egress) => Instance::new(sandbox, version, egress, facts, bounds.clone(), context),
+        None => version.idle.take(version, sandbox, facts, bounds.clone(), context),
+    };
     let ended = {
         let work = async {
             let (store, plugin) = instance.start(&version.pre).await?;
@@ -59,7 +76,7 @@ pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, co
     let answered = matches!(ended, Ended::Answered(_));
     let report = report(&instance.store, ended, &bounds, version, allowed);
     // One that was refused something is not trusted with the next message.
-    if answered && instance.store.data().egress.refusal().is_none() {
+    if answered && !is_rehearsal && instance.store.data().egress.refusal().is_none() {
         version.idle.put_back(instance, version, sandbox);
     } else {
         dispose(instance);
@@ -80,7 +97,7 @@ pub(crate) async fn try_out(sandbox: &Sandbox, version: &Version) -> Result<(), 
         attempt: Attempt(0).0,
     };
     let context = CallContext { max_attempts: 1, idempotency_key: String::new(), traceparent: None };
-    let mut instance = Instance::new(sandbox, version, facts, bounds.clone(), context);
+    let mut instance = Instance::new(sandbox, version, version.egress.clone(), facts, bounds.clone(), context);
     let ended = run(async { instance.start(&version.pre).await.map(|_| Ok(())) }, &bounds).await;
     let report = report(&instance.store, ended, &bounds, version, limits.deadline);
     dispose(instance);

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::cache::Cache;
 use super::component::check_kind;
 use super::folder::{Content, Look, Stamps, look};
+use super::golden::{self, Golden};
 use super::grants::Ceiling;
 use super::manifest::Manifest;
 use super::registry::{Canary, Plugin, PluginSet, Registry};
@@ -60,6 +61,9 @@ pub(crate) enum Again {
     Soon,
     No,
 }
+
+/// So many files that are no plugins are named in the log at a time.
+const SKIPPED_LINES_MAX: usize = 20;
 
 /// A file that is gone is unloaded when it stays gone for so long: editors and rsync delete and create.
 const MISSING_MAX: Duration = Duration::from_secs(2);
@@ -170,8 +174,12 @@ impl Loader {
         let text = content.manifest.as_deref().unwrap_or_default();
         let manifest = Manifest::parse(&shown, text, name, &self.ceiling, &self.default_retry)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        let beside = file.to_path_buf();
+        let goldens =
+            tokio::task::spawn_blocking(move || golden::read(&beside)).await.map_err(|error| error.to_string())??;
         let version =
             prepare(&self.sandbox, self.cache.clone(), name, content.component, content.digest, manifest).await?;
+        rehearse(&self.sandbox, &version, goldens).await?;
         for secret in version.secret_names.iter().filter(|secret| self.sandbox.secrets.get(secret).is_none()) {
             warn!(plugin = %name, "plugin {name} is granted the secret {secret:?}, but outboxd.toml has none of that name in [secrets]");
         }
@@ -291,12 +299,20 @@ impl Loader {
 
     fn report_skipped(&self, skipped: &BTreeMap<String, String>) {
         let mut problems = self.problems();
+        let mut new = 0;
         for (file, why) in skipped {
             let problem = Problem { digest: None, error: why.clone() };
-            if problems.get(file) != Some(&problem) {
-                warn!("{file:?} in the plugin folder is skipped: {why}");
-                problems.insert(file.clone(), problem);
+            if problems.get(file) == Some(&problem) {
+                continue;
             }
+            new += 1;
+            if new <= SKIPPED_LINES_MAX {
+                warn!("{file:?} in the plugin folder is skipped: {why}");
+            }
+            problems.insert(file.clone(), problem);
+        }
+        if new > SKIPPED_LINES_MAX {
+            warn!("{} more files in the plugin folder are skipped", new - SKIPPED_LINES_MAX);
         }
     }
 
@@ -339,6 +355,21 @@ pub(crate) async fn prepare(
     let tried = sandbox.guests().spawn(async move { trial.try_out(&place).await }).await;
     tried.map_err(|error| format!("its trial failed, please report it: {error}"))??;
     Ok(version)
+}
+
+/// Plays golden messages through a version that is about to serve; each must come out as it says.
+async fn rehearse(
+    sandbox: &Arc<Sandbox>,
+    version: &Arc<Version>,
+    goldens: Vec<(String, Golden)>,
+) -> Result<(), String> {
+    for (file, golden) in goldens {
+        let (version, place) = (version.clone(), sandbox.clone());
+        let played = sandbox.guests().spawn(async move { version.rehearse(&place, &golden).await }).await;
+        let played = played.map_err(|error| format!("golden message {file} failed, please report it: {error}"))?;
+        played.map_err(|why| format!("golden message {file}: {why}"))?;
+    }
+    Ok(())
 }
 
 fn count(plugin: &str, result: &'static str) {

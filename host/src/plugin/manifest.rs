@@ -310,8 +310,10 @@ mod tests {
         let ceiling = Ceiling { private_networks: vec!["127.0.0.0/8".parse().unwrap()], ..Ceiling::default() };
         let manifest = parse_under(&ceiling, text).unwrap();
 
-        assert!(manifest.grants.guard(&[]).check("127.0.0.1:9000".parse().unwrap()).is_ok());
-        assert!(manifest.grants.guard(&[]).check("127.0.0.2:9000".parse().unwrap()).is_err());
+        let destination = crate::plugin::egress::Destination::of(&"http://127.0.0.1:9000".parse().unwrap()).unwrap();
+        let guard = manifest.grants.guard(&[]);
+        assert!(guard.check_for(&destination, "127.0.0.1:9000".parse().unwrap()).is_ok());
+        assert!(guard.check("127.0.0.1:9000".parse().unwrap()).is_err());
     }
 
     #[test]

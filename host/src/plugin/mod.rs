@@ -8,6 +8,9 @@
 //! The life of one version: `folder` reads it, `component` says what it is, `cache` compiles it, [`version`] links it to the
 //! grants of its [`manifest`], a trial instance starts it, and [`loader`] swaps it in. `watch` says when to look again.
 //!
+//! Where the manifest asks for it, [`reuse`] keeps an instance for more than one message, and [`rollout`] gives a new version
+//! only a share at first. [`golden`] plays messages through a version before it goes live, [`compiler`] compiles in a child.
+//!
 //! Absent on purpose: the database, and the decision what becomes of a message.
 
 mod bindings;
@@ -19,6 +22,7 @@ mod cpu;
 pub mod egress;
 mod engine;
 mod folder;
+mod golden;
 mod grants;
 #[cfg(test)]
 #[path = "../../../tests/sandbox/guest.rs"]
@@ -44,6 +48,7 @@ mod watch;
 pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
+pub use golden::Golden;
 pub use grants::{Ceiling, Grants};
 pub use host::{CanaryInfo, OnePlugin, PluginHost, PluginInfo, PluginOptions};
 pub use limits::Limits;

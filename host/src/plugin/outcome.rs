@@ -6,7 +6,7 @@ use wasmtime_wasi::I32Exit;
 
 use super::bindings::outboxd::plugin::messages::Failure;
 use super::limits::{Limits, Shortage};
-use super::state::Interrupt;
+use super::state::{HostFailed, Interrupt};
 
 /// How a call ended, before anybody judged it.
 pub(crate) enum Ended {
@@ -87,6 +87,9 @@ fn failed(error: &wasmtime::Error, seen: &Seen, limits: &Limits) -> Verdict {
     }
     if let Some(error) = error.downcast_ref::<PoolConcurrencyLimitError>() {
         return host(Reason::Overload, format!("no room for another call: {error}"));
+    }
+    if let Some(failed) = error.downcast_ref::<HostFailed>() {
+        return host(Reason::Panic, format!("outboxd itself failed during the call, please report it: {failed}"));
     }
     if let Some(bug) = error.downcast_ref::<WasmtimeBug>() {
         return host(Reason::Panic, format!("the sandbox has a bug, please report it: {bug}"));

@@ -5,7 +5,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use wasmtime::Store;
 
 use super::bindings::{HostSide, HostSidePre};
-use super::egress::CallEgress;
+use super::egress::{CallEgress, Egress};
 use super::limits::StoreLimiter;
 use super::output::{CallFacts, GuestOutput};
 use super::redact::Redactor;
@@ -34,6 +34,7 @@ impl Instance {
     pub(crate) fn new(
         sandbox: &Sandbox,
         version: &Version,
+        egress: Arc<Egress>,
         facts: CallFacts,
         bounds: CallBounds,
         context: CallContext,
@@ -41,7 +42,7 @@ impl Instance {
         let limits = &version.manifest.limits;
         let redactor = Redactor::default();
         let output = GuestOutput::new(Arc::new(facts), limits, redactor.clone());
-        let egress = CallEgress::new(version.egress.clone(), limits, redactor);
+        let egress = CallEgress::new(egress, limits, redactor);
         let secrets = GrantedSecrets { names: version.secret_names.clone(), all: sandbox.secrets.clone() };
         let limiter = StoreLimiter::new(limits.memory, sandbox.budget.clone());
         let state = CallState::new(limiter, version.settings.clone(), bounds, output, egress, secrets, context);
@@ -111,7 +112,7 @@ impl Idle {
                 return instance;
             }
         }
-        Instance::new(sandbox, version, facts, bounds, context)
+        Instance::new(sandbox, version, version.egress.clone(), facts, bounds, context)
     }
 
     /// Keeps an instance that answered, where it may serve again and there is a place for it.

@@ -52,6 +52,18 @@ pub(crate) struct CallBounds {
     pub(crate) stop: CancellationToken,
 }
 
+/// The host itself failed while a guest waited for it: never the guest's fault.
+#[derive(Debug)]
+pub(crate) struct HostFailed(String);
+
+impl std::fmt::Display for HostFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for HostFailed {}
+
 /// Why the host interrupted a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
@@ -268,8 +280,8 @@ impl wit::http::Host for CallState {
         task.spawn(async move { send(egress, request).await });
         match task.join_next().await {
             Some(Ok(answer)) => Ok(answer.map_err(|error| to_wit(&error))),
-            Some(Err(error)) => wasmtime::bail!("the host's sender failed: {error}"),
-            None => wasmtime::bail!("the host's sender was never started"),
+            Some(Err(error)) => Err(HostFailed(format!("the sender: {error}")).into()),
+            None => Err(HostFailed("the sender was never started".into()).into()),
         }
     }
 }

@@ -3,19 +3,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use outboxd_core::{Admission, Blame, Health, MessageId, Outcome, safe_text};
+use outboxd_core::{Admission, Blame, Health, MessageId, Outcome, TopicPattern, safe_text};
 use wasmtime::component::Component;
 use wasmtime_wasi_config::WasiConfigVariables;
 
 use super::bindings::HostSidePre;
 use super::component::{check_world, one_line};
 use super::egress::Egress;
+use super::golden::Golden;
 use super::instance;
 use super::manifest::Manifest;
 use super::outcome::{Evidence, Verdict};
 use super::reuse::Idle;
 use super::sandbox::Sandbox;
 use super::state::CallState;
+use crate::handler::CallControl;
 
 /// One content of a plugin, ready to be called: compiled, linked, granted.
 pub(crate) struct Version {
@@ -81,6 +83,24 @@ impl Version {
     /// Starts an instance and throws it away: a component that cannot start is found before the first message.
     pub(crate) async fn try_out(&self, sandbox: &Sandbox) -> Result<(), String> {
         instance::try_out(sandbox, self).await
+    }
+
+    /// Plays a golden message through; the text says what came instead of what was expected.
+    pub(crate) async fn rehearse(&self, sandbox: &Sandbox, golden: &Golden) -> Result<(), String> {
+        let script = Arc::new(golden.script());
+        let egress = self.egress.rehearsal(script.clone());
+        let topic = self.manifest.topics.iter().find_map(|topic| match topic {
+            TopicPattern::Exact(topic) => Some(topic.as_str()),
+            TopicPattern::Prefix(_) => None,
+        });
+        let claim = golden.claim(topic.unwrap_or(&self.name));
+        let control = CallControl { stop: tokio_util::sync::CancellationToken::new() };
+        let report = instance::call_through(sandbox, self, &claim, control, Some(egress)).await;
+        golden.judge(&report.verdict.outcome, &script)?;
+        if report.verdict.evidence == Evidence::Success {
+            self.health().succeeded();
+        }
+        Ok(())
     }
 
     /// Files what a call has shown, and puts the blame where it belongs.

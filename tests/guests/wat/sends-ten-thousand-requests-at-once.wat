@@ -1,5 +1,7 @@
 ;; why: requests are bounded in number, refused ones included in no queue
 ;; expect: denied
+;; manifest: [limits]
+;; manifest: cpu = "5s"
 (import "wasi:http/types@0.2.12" "[constructor]fields" (func $fields (result i32)))
 (import "wasi:http/types@0.2.12" "[constructor]outgoing-request" (func $request (param i32) (result i32)))
 (import "wasi:http/types@0.2.12" "[method]outgoing-request.set-authority" (func $authority (param i32 i32 i32 i32) (result i32)))

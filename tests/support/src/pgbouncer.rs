@@ -33,7 +33,7 @@ impl TestPgBouncer {
     }
 
     fn start(program: &Path, server: &TestPostgres) -> Self {
-        let folder = new_folder();
+        let folder = new_folder(&std::env::temp_dir());
         let settings = format!(
             "[databases]\n* = host={} user=postgres\n[pgbouncer]\nlisten_addr =\nunix_socket_dir = {}\nlisten_port = {PORT}\nauth_type = any\n\
              pool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 500\nlogfile = {}\n",

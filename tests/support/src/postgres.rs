@@ -44,18 +44,23 @@ enum Sync {
 impl TestPostgres {
     /// Starts a server and waits until it answers.
     pub fn start() -> Self {
-        Self::with_sync(Sync::On, &[])
+        Self::with_sync(Sync::On, &[], &std::env::temp_dir())
     }
 
     /// The same with further settings, each `name=value`.
     pub fn start_with(settings: &[&str]) -> Self {
-        Self::with_sync(Sync::On, settings)
+        Self::with_sync(Sync::On, settings, &std::env::temp_dir())
+    }
+
+    /// The same with its data under the folder `parent`, on a small disk, say. A short path: it holds a socket.
+    pub fn start_in(parent: &Path, settings: &[&str]) -> Self {
+        Self::with_sync(Sync::On, settings, parent)
     }
 
     /// One server that all tests of this process share, for tests that only need a database of their own.
     pub fn shared() -> &'static TestPostgres {
         static SHARED: OnceLock<TestPostgres> = OnceLock::new();
-        SHARED.get_or_init(|| Self::with_sync(Sync::Off, &[]))
+        SHARED.get_or_init(|| Self::with_sync(Sync::Off, &[], &std::env::temp_dir()))
     }
 
     /// Where the server's programs are: `OUTBOXD_TEST_PG_BIN`, then PATH, then where Debian puts them.
@@ -134,11 +139,11 @@ impl TestPostgres {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    fn with_sync(sync: Sync, settings: &[&str]) -> Self {
+    fn with_sync(sync: Sync, settings: &[&str], parent: &Path) -> Self {
         let programs = Self::programs().expect(
             "no PostgreSQL found: install the server (Debian: apt-get install postgresql) or set OUTBOXD_TEST_PG_BIN",
         );
-        let folder = new_folder();
+        let folder = new_folder(parent);
         run(Command::new("cp").arg("-a").arg(template(&programs)).arg(folder.join("data")));
         let (orders, received) = channel();
         let server = Server {
@@ -270,7 +275,7 @@ impl Server {
 fn template(programs: &Path) -> &'static Path {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
-        let folder = new_folder();
+        let folder = new_folder(&std::env::temp_dir());
         let data = folder.join("data");
         let mut command = Command::new(programs.join("initdb"));
         command.arg("-D").arg(&data).args([
@@ -292,12 +297,12 @@ fn template(programs: &Path) -> &'static Path {
 }
 
 /// A folder that belongs to who runs the server. Short: a socket's path has at most 107 bytes.
-pub(crate) fn new_folder() -> PathBuf {
+pub(crate) fn new_folder(parent: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     static SWEEP: OnceLock<()> = OnceLock::new();
     SWEEP.get_or_init(sweep);
     let name = format!("{FOLDER_PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let folder = std::env::temp_dir().join(name);
+    let folder = parent.join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir(&folder).expect("create a folder for PostgreSQL");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set permissions");

@@ -2,6 +2,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
+use super::destination::{Destination, Host, HostPattern};
+
 /// Decides which addresses a plugin's requests may be sent to, whatever name led there. Pure.
 #[derive(Clone, Debug, Default)]
 pub struct AddressGuard {
@@ -9,15 +11,32 @@ pub struct AddressGuard {
     pub private_networks: Vec<IpNet>,
     /// Never, whatever is granted: the relay's own listeners and the database.
     pub refused: Vec<SocketAddr>,
+    /// Addresses that a grant names literally. They may be reached as written, with that scheme and port; a name that
+    /// happens to lead there may not.
+    pub literals: Vec<HostPattern>,
 }
 
 impl AddressGuard {
-    /// Whether a connection may be opened to `address`; the text says why not.
+    /// Whether a connection may be opened to `address`, which is what `destination` leads to; the text says why not.
+    pub fn check_for(&self, destination: &Destination, address: SocketAddr) -> Result<(), String> {
+        let is_literal = matches!(destination.host, Host::Ip(_));
+        if is_literal && self.literals.iter().any(|pattern| pattern.matches(destination)) {
+            return self.check_refused(address);
+        }
+        self.check(address)
+    }
+
+    fn check_refused(&self, address: SocketAddr) -> Result<(), String> {
+        if faces(address.ip()).into_iter().any(|face| self.is_refused(face, address.port())) {
+            return Err(format!("{address} is the relay's own listener or its database"));
+        }
+        Ok(())
+    }
+
+    /// Whether a connection may be opened to `address`, whatever leads there.
     pub fn check(&self, address: SocketAddr) -> Result<(), String> {
+        self.check_refused(address)?;
         for face in faces(address.ip()) {
-            if self.is_refused(face, address.port()) {
-                return Err(format!("{address} is the relay's own listener or its database"));
-            }
             if !is_public(face) && !self.private_networks.iter().any(|network| network.contains(&face)) {
                 return Err(format!("{address} is not a public address, and no private_networks grant holds {face}"));
             }
@@ -141,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_granted_network_is_admitted_in_every_clothing_and_no_other() {
-        let guard = AddressGuard { private_networks: vec!["127.0.0.0/8".parse().unwrap()], refused: vec![] };
+        let guard = AddressGuard { private_networks: vec!["127.0.0.0/8".parse().unwrap()], ..AddressGuard::default() };
 
         assert!(is_admitted(&guard, "127.0.0.1"));
         assert!(is_admitted(&guard, "::ffff:127.0.0.1"));
@@ -158,6 +177,7 @@ mod tests {
                 "10.0.0.5:443".parse().unwrap(),
                 "[::1]:443".parse().unwrap(),
             ],
+            ..AddressGuard::default()
         };
 
         for address in ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "10.0.0.5", "64:ff9b::10.0.0.5", "::1", "::"] {
@@ -172,9 +192,25 @@ mod tests {
         let guard = AddressGuard {
             private_networks: vec!["0.0.0.0/0".parse().unwrap()],
             refused: vec!["0.0.0.0:443".parse().unwrap()],
+            ..AddressGuard::default()
         };
 
         assert!(!is_admitted(&guard, "127.0.0.1"));
         assert!(!is_admitted(&guard, "192.168.1.7"));
+    }
+
+    #[test]
+    fn an_address_that_is_granted_literally_is_reached_as_written_and_not_by_a_name() {
+        let literals = vec![HostPattern::parse("http://127.0.0.1:9000").unwrap()];
+        let guard = AddressGuard { literals, ..AddressGuard::default() };
+        let reaches = |url: &str, address: &str| {
+            let destination = Destination::of(&url.parse().unwrap()).unwrap();
+            guard.check_for(&destination, address.parse().unwrap()).is_ok()
+        };
+
+        assert!(reaches("http://127.0.0.1:9000/", "127.0.0.1:9000"));
+        assert!(!reaches("http://127.0.0.1:9001/", "127.0.0.1:9001"));
+        assert!(!reaches("https://127.0.0.1:9000/", "127.0.0.1:9000"));
+        assert!(!reaches("http://localhost:9000/", "127.0.0.1:9000"));
     }
 }

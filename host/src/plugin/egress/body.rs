@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
@@ -19,6 +18,9 @@ use super::error::EgressError;
 
 /// The body of a request on its way out.
 pub(crate) type RequestBody = UnsyncBoxBody<Bytes, EgressError>;
+
+/// The body of an answer as it comes in, not yet counted.
+pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, EgressError>;
 
 /// Takes bytes from what is left of a budget, or leaves it as it is where it does not suffice.
 pub(crate) fn take(left: &AtomicU64, bytes: usize) -> bool {
@@ -106,7 +108,7 @@ impl Body for Pumped {
 
 /// The body of an answer on its way in: counted, bounded, timed between bytes, its start kept for the record.
 pub(crate) struct ResponseBody {
-    body: Incoming,
+    body: AnswerBody,
     left: Arc<AtomicU64>,
     record: Arc<LastResponse>,
     between_bytes: Duration,
@@ -116,7 +118,7 @@ pub(crate) struct ResponseBody {
 
 impl ResponseBody {
     pub(crate) fn new(
-        body: Incoming,
+        body: AnswerBody,
         left: Arc<AtomicU64>,
         record: Arc<LastResponse>,
         between_bytes: Duration,
@@ -140,9 +142,7 @@ impl Body for ResponseBody {
             self.timer.as_mut().reset(next);
             match frame {
                 None => return Poll::Ready(None),
-                Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(EgressError::Protocol(format!("the answer broke off: {error}")))));
-                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         if data.is_empty() {

@@ -13,11 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::body::{RequestBody, ResponseBody, take};
+use super::body::{AnswerBody, RequestBody, ResponseBody, take};
 use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
-use super::sender::Egress;
+use super::sender::{Egress, Transport};
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -125,6 +125,9 @@ impl CallEgress {
                     }
                     let secret = self.egress.secrets.get(name);
                     let secret = secret.ok_or_else(|| EgressError::Denied(format!("there is no secret {shown:?}")))?;
+                    if let Transport::Script(_) = self.egress.transport {
+                        return Ok(None);
+                    }
                     self.redactor.watch(secret);
                     filled.push_str(secret.expose_secret());
                 }
@@ -165,9 +168,13 @@ impl CallEgress {
         &self,
         mut request: Request<RequestBody>,
         waits: Waits,
-    ) -> Result<Response<hyper::body::Incoming>, EgressError> {
+    ) -> Result<Response<AnswerBody>, EgressError> {
+        let client = match &self.egress.transport {
+            Transport::Network(client) => client,
+            Transport::Script(script) => return script.answer(request).await,
+        };
         let mut connection = capture_connection(&mut request);
-        let mut response = std::pin::pin!(self.egress.client.request(request));
+        let mut response = std::pin::pin!(client.request(request));
         let connected = async { connection.wait_for_connection_metadata().await.is_some() };
         let early = tokio::select! {
             response = &mut response => Some(response),
@@ -180,7 +187,8 @@ impl CallEgress {
             Some(response) => response,
             None => timeout(waits.first_byte, response).await.map_err(|_| EgressError::FirstByteTimeout)?,
         };
-        response.map_err(|error| cause(&error))
+        let broken = |error: hyper::Error| EgressError::Protocol(format!("the answer broke off: {error}"));
+        Ok(response.map_err(|error| cause(&error))?.map(|body| body.map_err(broken).boxed_unsync()))
     }
 
     /// The whole of one exchange with a body in memory: what the contract's `http.send` is.

@@ -79,7 +79,9 @@ impl Connector {
         };
         let addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, destination.port)).collect();
         for address in &addresses {
-            self.guard.check(*address).map_err(|why| EgressError::Denied(format!("{destination}: {why}")))?;
+            self.guard
+                .check_for(destination, *address)
+                .map_err(|why| EgressError::Denied(format!("{destination}: {why}")))?;
         }
         Ok(addresses.into_iter().take(ADDRESSES_MAX).collect())
     }

@@ -18,6 +18,7 @@ mod sender;
 mod tls;
 
 pub use addresses::{AddressGuard, faces, is_public};
+pub(crate) use body::{AnswerBody, RequestBody};
 pub(crate) use call::CallEgress;
 pub(crate) use connector::Connector;
 pub use connector::{Resolve, SystemResolver};

@@ -7,6 +7,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use super::body::RequestBody;
 use super::connector::Connector;
 use super::policy::EgressPolicy;
+use crate::plugin::golden::Script;
 use crate::plugin::secrets::Secrets;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,7 +20,14 @@ const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Egress {
     pub(crate) policy: EgressPolicy,
     pub(crate) secrets: Secrets,
-    pub(crate) client: Client<Connector, RequestBody>,
+    pub(crate) transport: Transport,
+}
+
+/// What carries requests to their targets.
+pub(crate) enum Transport {
+    Network(Client<Connector, RequestBody>),
+    /// A golden message plays the targets.
+    Script(Arc<Script>),
 }
 
 impl Egress {
@@ -34,6 +42,12 @@ impl Egress {
             .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
             .set_host(true)
             .build(connector);
-        Arc::new(Egress { policy, secrets, client })
+        Arc::new(Egress { policy, secrets, transport: Transport::Network(client) })
+    }
+
+    /// The same grant with targets that answer from a script. Secrets stay placeholders.
+    pub(crate) fn rehearsal(&self, script: Arc<Script>) -> Arc<Self> {
+        let (policy, secrets) = (self.policy.clone(), self.secrets.clone());
+        Arc::new(Egress { policy, secrets, transport: Transport::Script(script) })
     }
 }

@@ -71,8 +71,10 @@ pub async fn until_a_relay_sleeps(store: &TestStore) {
     panic!("no relay says that it sleeps");
 }
 
+/// How many relays say that they sleep, where producers believe it.
 async fn sleepers(store: &TestStore) -> i64 {
-    let sql = "select count(*) from shop.outbox_sleepers where until > now()";
+    let sql = "select count(*) from shop.outbox_sleepers, shop.outbox_asleep
+        where until > now() and last_value > extract(epoch from now()) * 1000";
     sqlx::query_scalar(sql).fetch_one(&mut store.postgres_connection().await).await.unwrap()
 }
 
@@ -95,6 +97,33 @@ async fn a_busy_relay_says_that_it_is_awake_and_is_not_notified() {
 
     store.publish(vec![draft(TOPIC); 3]).await;
     assert!(tokio::time::timeout(Duration::from_millis(300), other.recv()).await.is_err(), "nobody sleeps");
+}
+
+#[tokio::test]
+async fn one_relay_that_wakes_does_not_speak_for_another_that_sleeps() {
+    let store = TestStore::postgres().await;
+    let other = store.another().await;
+    let wait = Duration::from_millis(1);
+    store.outbox.wait_for_work(wait).await;
+    other.outbox.wait_for_work(wait).await;
+    let until = async |count: i64| {
+        let deadline = Instant::now() + LONG;
+        while sleepers(&store).await != count {
+            assert!(Instant::now() < deadline, "{count} relays should sleep");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until(2).await;
+
+    // Each of them in turn, whichever said it last.
+    for relay in [&store.outbox, &other.outbox] {
+        store.publish_one(draft(TOPIC)).await;
+        let claims = relay.claim(&[crate::backend::lane(TOPIC, 1)], LONG, crate::backend::LAPSES_MAX).await.unwrap();
+        assert_eq!(claims.len(), 1);
+        until(1).await;
+        relay.wait_for_work(wait).await;
+        until(2).await;
+    }
 }
 
 #[tokio::test]

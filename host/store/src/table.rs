@@ -15,6 +15,7 @@ impl Names {
         // CREATE INDEX takes no schema: an index lies in its table's.
         let mut names = Names::new(table, qualified, quoted);
         names.values.push(("table_literal", literal(&qualified(table.table()))));
+        names.values.push(("asleep_literal", literal(&qualified(&table.derived("asleep")))));
         names.values.push(("channel_literal", literal(&table.channel())));
         names
     }
@@ -32,7 +33,7 @@ impl Names {
 
     fn new(table: &TableName, qualified: impl Fn(&str) -> String, index: impl Fn(&str) -> String) -> Self {
         let mut values = vec![("table", qualified(table.table())), ("table_unqualified", quoted(table.table()))];
-        for part in ["control", "versions", "sleepers", "new_id", "wake", "publish", "alone"] {
+        for part in ["control", "versions", "sleepers", "asleep", "new_id", "wake", "publish", "alone"] {
             values.push((part, qualified(&table.derived(part))));
         }
         for (part, suffix) in

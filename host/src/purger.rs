@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboxd_core::State;
 use outboxd_store::{Finished, OutboxAdmin};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,11 @@ pub async fn purge_until(store: Arc<dyn OutboxAdmin>, retention: Retention, end:
                 Ok(0) => outage.over(),
                 Ok(purged) => {
                     outage.over();
-                    info!("purged {purged} {state:?} messages older than {older_than:?}");
+                    info!(
+                        "purged {purged} messages that were {} for more than {}",
+                        word(state),
+                        humantime::format_duration(older_than)
+                    );
                     if purged >= u64::from(BATCH) {
                         wait = PAUSE;
                     }
@@ -54,5 +59,12 @@ pub async fn purge_until(store: Arc<dyn OutboxAdmin>, retention: Retention, end:
         if end.run_until_cancelled(sleep(wait)).await.is_none() {
             return;
         }
+    }
+}
+
+fn word(state: Finished) -> &'static str {
+    match state {
+        Finished::Delivered => State::Delivered.as_str(),
+        Finished::Dead => State::Dead.as_str(),
     }
 }

@@ -58,7 +58,8 @@ pub enum Stopped {
     Drained,
     /// The grace was over: calls were interrupted and their messages given back.
     Interrupted { calls: usize },
-    /// The database was away to the end: results could not be written, and messages come again when their leases lapse.
+    /// Not everything could be ended and written in time, mostly since the database was away: those messages come again when
+    /// their leases lapse.
     Unsettled,
 }
 
@@ -244,7 +245,7 @@ impl Relay {
         match (timeout_at(begun + self.options.grace + AFTER_GRACE, written).await, interrupted) {
             (Err(_), _) => {
                 warn!(
-                    "the database is away: results could not be written; their messages come again when their leases lapse"
+                    "not everything could be ended and written in time; those messages come again when their leases lapse"
                 );
                 Stopped::Unsettled
             }

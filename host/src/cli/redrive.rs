@@ -20,8 +20,10 @@ pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
     let asked: HashSet<Uuid> = args.ids.iter().copied().collect();
     let store = connect(global).await?;
     let spacing = Duration::try_from_secs_f64(1.0 / args.rate).unwrap_or(Duration::MAX);
+    let dead: u64 = store.admin.stats().await?.iter().map(|topic| topic.dead).sum();
     let mut total = 0;
-    loop {
+    // What dies again meanwhile is not sent round once more.
+    while total < dead {
         let redriven = store.admin.redrive(&selection, BATCH, times(spacing, total), spacing).await?;
         total += redriven;
         if redriven < u64::from(BATCH) {

@@ -1,7 +1,9 @@
 //! `outboxd run`: builds the parts and lets them work until told to stop.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -25,6 +27,9 @@ use crate::purger;
 use crate::relay::{Relay, Stopped};
 use crate::shutdown;
 
+/// How long chores may take to end once the relay has stopped.
+const CHORES_END: Duration = Duration::from_secs(1);
+
 pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
     let config = settings::load(global, overrides, Purpose::Plugins)?;
@@ -36,11 +41,17 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let metrics = metrics::install().context("cannot start metrics")?;
     let shutdown = shutdown::on_signal()?;
 
+    // Bound before anything else: an address in use is said at once, and plugins are kept from the port that it really is.
+    let listener = match config.admin.filter(|_| !args.once) {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let admin_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let store = match open(&config, &options, args.once, &shutdown).await? {
         Some(store) => store,
         None => return Ok(ExitCode::SUCCESS),
     };
-    let refused_addresses = config.admin.into_iter().chain(store.addresses.iter().copied()).collect();
+    let refused_addresses = admin_address.into_iter().chain(store.addresses.iter().copied()).collect();
     let plugins =
         PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
     plugins.scan_once().await;
@@ -59,11 +70,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let chores = TaskTracker::new();
     let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    if let Some(address) = config.admin {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))?;
-        let address = listener.local_addr()?;
+    if let (Some(listener), Some(address)) = (listener, admin_address) {
         info!("health and metrics are served at http://{address}");
         let admin = Admin {
             address,
@@ -93,9 +100,15 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let stopped = relay.run(shutdown).await;
     end.cancel();
     chores.close();
-    chores.wait().await;
+    // Counting or purging may be under way on a database that is frozen; nothing of it has to be waited for.
+    let _ = tokio::time::timeout(CHORES_END, chores.wait()).await;
     info!("stopped");
     Ok(exit_code(stopped))
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.with_context(|| format!("cannot serve the admin address {address}; set another by --admin, or \"off\""))
 }
 
 /// Says which topics no plugin handles: their messages would wait without a word.

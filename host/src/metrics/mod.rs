@@ -51,5 +51,14 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!("outboxd_wakes_total", "Waits that ended, by source: notify, poll");
     describe_histogram!("outboxd_call_seconds", "Duration of a plugin's call");
     describe_histogram!("outboxd_delivery_seconds", "From publish to settled as delivered");
+    // A counter that is there from the start lets an alert see its first step.
+    for name in [
+        "outboxd_settles_fenced_total",
+        "outboxd_settles_unknown_total",
+        "outboxd_leases_lapsed_total",
+        "outboxd_calls_interrupted_total",
+    ] {
+        metrics::counter!(name).increment(0);
+    }
     Ok(handle)
 }

@@ -192,7 +192,8 @@ enum Explanation {
 /// Why a message that the target took came again: the fault that hit its first relay between request and settle, or a
 /// relay that was asleep when it should have sent the second.
 fn explain(evidence: &Evidence, id: Uuid, first: &Delivery, second: &Delivery) -> Option<Explanation> {
-    let settled_by = first.answered.unwrap_or(first.at) + SETTLED_WITHIN;
+    // A call without an answer went on until its sender was gone.
+    let settled_by = first.answered.map_or(second.at, |answered| answered + SETTLED_WITHIN);
     let hit = |fault: &Fault| fault.excuses(first.incarnation) && fault.overlaps(first.at, settled_by);
     let slept = |fault: &Fault| woke_up(fault, second) && fault.from <= first.at;
     let explaining = evidence.faults.iter().enumerate().filter(|(_, fault)| hit(fault) || slept(fault));
@@ -352,6 +353,15 @@ mod tests {
             evidence.faults.push(fault.clone());
             assert_eq!(check(&evidence).unexplained.len(), 1, "{fault:?}");
         }
+    }
+
+    #[test]
+    fn a_long_call_is_under_way_until_its_relay_is_killed() {
+        let (_, mut evidence) = doubled();
+        evidence.deliveries[0].answered = None;
+        evidence.faults.push(fault(Kind::Killed, Some(1), 1_800, 1_810));
+
+        assert!(check(&evidence).is_clean());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outboxd::plugin::SandboxOptions;
+use outboxd_test_support::skip;
 
 use crate::egress::Names;
 use crate::guest::gets_its_payload;
@@ -50,11 +51,11 @@ async fn no_form_of_an_inner_address_sends_a_single_packet() {
     let run = Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).env(INSIDE, "1").output();
     let output = match run {
         Ok(output) => output,
-        Err(error) => return eprintln!("SKIPPED: no network namespace to be had: {error}"),
+        Err(error) => return skip(&format!("no network namespace to be had: {error}")),
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     if said.contains("Operation not permitted") && !said.contains("test result") {
-        return eprintln!("SKIPPED: no right to make a network namespace");
+        return skip("no right to make a network namespace");
     }
     assert!(output.status.success(), "{said}");
 }

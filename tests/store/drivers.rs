@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use outboxd_test_support::postgres::TestPostgres;
+use outboxd_test_support::skip;
 use serde::Deserialize;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -48,11 +49,11 @@ pub fn installed(what: &str) -> bool {
     match output {
         Ok(output) if output.status.success() => true,
         Ok(output) => {
-            println!("SKIPPED: {what} cannot be installed: {}", String::from_utf8_lossy(&output.stderr).trim());
+            skip(&format!("{what} cannot be installed: {}", String::from_utf8_lossy(&output.stderr).trim()));
             false
         }
         Err(error) => {
-            println!("SKIPPED: {what} cannot be installed: {error}");
+            skip(&format!("{what} cannot be installed: {error}"));
             false
         }
     }
@@ -145,7 +146,7 @@ async fn node_pg() {
 #[tokio::test]
 async fn psql() {
     if Command::new("psql").arg("--version").output().is_err() {
-        return println!("SKIPPED: there is no psql");
+        return skip("there is no psql");
     }
     let (store, database) = shop().await;
     for case in cases() {

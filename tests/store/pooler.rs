@@ -8,6 +8,7 @@ use outboxd_client::{NewMessage, Outbox, publish};
 use outboxd_core::{LeaseStatus, Transition};
 use outboxd_store::{Migrated, Notify, Pooler, Store, StoreOptions, TableName, Wake, migrate};
 use outboxd_test_support::pgbouncer::TestPgBouncer;
+use outboxd_test_support::skip;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
@@ -17,7 +18,7 @@ use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, draft, lane, settlemen
 async fn pooled() -> Option<(TestStore, StoreOptions)> {
     let store = TestStore::postgres().await;
     let Some(pooler) = tokio::task::spawn_blocking(TestPgBouncer::shared).await.unwrap() else {
-        println!("SKIPPED: there is no pgbouncer");
+        skip("there is no pgbouncer");
         return None;
     };
     let options = StoreOptions {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use outboxd_client::{NewMessage, Outbox, publish};
 use outboxd_core::Transition;
 use outboxd_store::{Migrated, Notify, Store, StoreError, StoreOptions, Wake, migrate};
+use outboxd_test_support::skip;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
@@ -232,7 +233,7 @@ async fn a_file_that_cannot_be_used_says_why() {
 
 #[tokio::test]
 async fn a_full_disk_is_said_and_survived() {
-    let Some(disk) = SmallDisk::new() else { return println!("SKIPPED: no small disk can be mounted") };
+    let Some(disk) = SmallDisk::new() else { return skip("no small disk can be mounted") };
     let url = format!("sqlite:{}", disk.0.path().join("outbox.db").display());
     let options = StoreOptions { url, notify: Notify::PollOnly, ..StoreOptions::default() };
     migrate(&options).await.unwrap();

@@ -26,8 +26,7 @@ impl SmallDisk {
             return Some(SmallDisk { folder });
         }
         let _ = fs::remove_dir(&folder);
-        assert!(std::env::var_os("CI").is_none(), "a small disk cannot be mounted: {mounted:?}");
-        println!("skipped: a small disk cannot be mounted here, which takes root");
+        crate::skip(&format!("a small disk cannot be mounted, which takes root: {mounted:?}"));
         None
     }
 

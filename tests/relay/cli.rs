@@ -155,4 +155,8 @@ fn check_prints_the_resolved_configuration_without_secrets() {
 
     assert!(printed.contains("lease = \"2s\""), "{printed}");
     assert!(printed.contains("postgres://shop:…@db/shop"), "{printed}");
+
+    // What is printed is a configuration that means the same.
+    std::fs::write(stage.config(), &printed).expect("written");
+    assert_eq!(stage.outboxd(&["run", "--check"]).ok(), printed);
 }

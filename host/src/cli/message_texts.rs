@@ -1,12 +1,11 @@
-//! Longer texts for people: the story of a message, the configuration.
+//! Longer texts for people: the story of a message.
 
 use std::fmt::Write as _;
 
 use outboxd_core::{one_line, safe_text};
-use outboxd_store::{HistoryEntry, MessageDetail, StoreOptions};
+use outboxd_store::{HistoryEntry, MessageDetail};
 
 use super::output::{moment, relative, span};
-use crate::config::Config;
 
 /// Everything about one message, as a person reads it.
 pub fn story(message: &MessageDetail) -> String {
@@ -83,43 +82,6 @@ fn attempt(entry: &HistoryEntry) -> String {
         }
     }
     text
-}
-
-/// The resolved configuration, without secrets.
-pub fn configuration(config: &Config, options: &StoreOptions) -> String {
-    let admin = config.admin.map_or("off".into(), |address| address.to_string());
-    let relay = &config.relay;
-    let retry = &config.retry;
-    let kept = |kept: Option<std::time::Duration>| {
-        kept.map_or("never".into(), |kept| humantime::format_duration(kept).to_string())
-    };
-    let lines = [
-        format!("database = {:?}", without_password(&config.database)),
-        format!("table = {:?}", config.table),
-        format!("plugins = {:?}", config.plugins),
-        format!("admin = {admin:?}"),
-        format!("admin_token = {}", if config.admin_token.is_some() { "(set)" } else { "(none)" }),
-        format!("payload_max = \"{}B\"", config.payload_max),
-        String::new(),
-        "[relay]".into(),
-        format!("concurrency = {}", relay.concurrency),
-        format!("poll_interval = \"{}\"", humantime::format_duration(relay.poll_interval)),
-        format!("lease = \"{}\"", humantime::format_duration(relay.lease)),
-        format!("grace = \"{}\"", humantime::format_duration(relay.grace)),
-        format!("max_lapses = {}", relay.max_lapses),
-        format!("# statement timeout: {}", humantime::format_duration(options.statement_timeout)),
-        String::new(),
-        "[retry]".into(),
-        format!("max_attempts = {}", retry.max_attempts),
-        format!("base = \"{}\"", humantime::format_duration(retry.backoff.base)),
-        format!("max = \"{}\"", humantime::format_duration(retry.backoff.max)),
-        format!("jitter = {:?}", retry.backoff.jitter),
-        String::new(),
-        "[retention]".into(),
-        format!("delivered = {:?}", kept(config.retention.delivered)),
-        format!("dead = {:?}", kept(config.retention.dead)),
-    ];
-    lines.join("\n")
 }
 
 /// A database URL that can be shown: its password is replaced.

@@ -1,6 +1,7 @@
 //! The command line: the only place that reads settings, builds the parts and prints.
 
 mod args;
+mod configuration;
 mod demo;
 mod message_texts;
 mod messages;

@@ -35,7 +35,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let config = settings::load(global, overrides, Purpose::Plugins)?;
     let options = settings::store_options(&config)?;
     if args.check {
-        output::line(super::message_texts::configuration(&config, &options));
+        output::line(super::configuration::configuration(&config));
         return Ok(ExitCode::SUCCESS);
     }
     let metrics = metrics::install().context("cannot start metrics")?;

@@ -6,6 +6,7 @@ mod cli;
 mod deliver;
 mod demo;
 mod edges;
+mod fairness;
 mod layering;
 mod outcomes;
 mod promises;

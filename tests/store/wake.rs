@@ -178,18 +178,19 @@ async fn a_producer_that_may_only_insert_wakes_a_relay() {
     store.execute("drop owned by producer; drop role producer").await.unwrap();
 }
 
-/// A benchmark: what the wake costs producers while a relay is busy, as a share of the rate without any. Slices of both
-/// alternate, so that a busy machine slows both.
+/// What the wake costs producers while a relay is busy, as a share of the rate without any: prints the ratio. Slices of both
+/// alternate, so that a busy machine slows both. What fails is a NOTIFY in every commit, which leaves a third at best.
+/// `OUTBOXD_BENCH_SLICES=15` measures more carefully.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a benchmark"]
-async fn publishing_beside_a_busy_relay_keeps_nine_tenths_of_its_rate() {
-    const SLICE: Duration = Duration::from_millis(700);
+async fn publishing_beside_a_busy_relay_does_not_notify_in_every_commit() {
+    const SLICE: Duration = Duration::from_millis(500);
+    let slices = std::env::var("OUTBOXD_BENCH_SLICES").ok().and_then(|slices| slices.parse().ok()).unwrap_or(3);
     for producers in [16, 64] {
         let with = TestStore::postgres().await;
         let without = TestStore::postgres().await;
         without.execute("drop trigger outboxd_wake on outbox").await.unwrap();
         let mut rates = [Vec::new(), Vec::new()];
-        for _ in 0..9 {
+        for _ in 0..slices {
             for (store, rates) in [&with, &without].into_iter().zip(&mut rates) {
                 rates.push(commits(&store.options.url, producers, SLICE).await);
             }
@@ -203,7 +204,7 @@ async fn publishing_beside_a_busy_relay_keeps_nine_tenths_of_its_rate() {
             "{producers} producers: {with:.0} commits/s with the wake, {without:.0} without: {:.2}",
             with / without
         );
-        assert!(with / without >= 0.9);
+        assert!(with / without > 0.45);
     }
 }
 

@@ -40,6 +40,8 @@ impl Guest for Verbs {
             "trap" => misbehave::trap(),
             "exit" => misbehave::exit(),
             "overflow" => misbehave::overflow(order.number("depth", u64::MAX)),
+            // "ms" of computing, and then success.
+            "burn" => misbehave::burn(order.number("ms", 100)),
             "spin" => misbehave::spin(),
             "hoard" => misbehave::hoard(),
             "sleep" => misbehave::sleep(order.number("ms", 600_000)),

@@ -30,6 +30,17 @@ pub fn overflow(depth: u64) -> Result<(), Failure> {
 }
 
 /// Uses processor time for ever.
+/// Computes for so many milliseconds.
+pub fn burn(ms: u64) -> Result<(), Failure> {
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+    while std::time::Instant::now() < until {
+        (0..20_000u64).for_each(|n| {
+            std::hint::black_box(n);
+        });
+    }
+    Ok(())
+}
+
 pub fn spin() -> Result<(), Failure> {
     let mut turns = 0u64;
     loop {

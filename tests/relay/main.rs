@@ -11,6 +11,8 @@ mod layering;
 mod outcomes;
 mod promises;
 mod readme;
+mod ready;
+mod signatures;
 mod stage;
 mod wake;
 mod webhook;

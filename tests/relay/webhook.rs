@@ -9,9 +9,15 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-/// A relay with the webhook plugin and `settings` beside its URL. The receiver gives each message's first try the answer
-/// that its payload names, as in `{"status": 429, "retry-after": "1"}`, and 200 after that.
+/// A relay with the webhook plugin, POSTing to `/hooks` under `settings`.
 fn story(settings: &str, payload: &Value, end: &str) -> (Value, Vec<Received>) {
+    story_of(&format!("url = \"RECEIVER/hooks\"\n{settings}"), payload, &[], end)
+}
+
+/// A relay with the webhook plugin under `settings`, in which RECEIVER stands for the target, and one message published
+/// with `options`. The receiver gives each message's first try the answer that its payload names, as in
+/// `{"status": 429, "retry-after": "1"}`, and 200 after that.
+fn story_of(settings: &str, payload: &Value, options: &[&str], end: &str) -> (Value, Vec<Received>) {
     let stage = Stage::sqlite();
     let receiver = Receiver::start();
     let tried = Mutex::new(HashSet::new());
@@ -27,14 +33,16 @@ fn story(settings: &str, payload: &Value, end: &str) -> (Value, Vec<Received>) {
         }
     });
     stage.configure("");
+    let settings = settings.replace("RECEIVER", &receiver.url(""));
     let manifest = format!(
         "topics = [\"orders.*\"]\n[grants]\nhosts = [\"http://{}\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-         [retry]\nbase = \"10ms\"\nmax = \"5s\"\n[settings]\nurl = {:?}\n{settings}\n",
+         [retry]\nbase = \"10ms\"\nmax = \"5s\"\n[settings]\n{settings}\n",
         receiver.address(),
-        receiver.url("/hooks"),
     );
     stage.install("webhook", &guests::plugin("webhook"), &manifest);
-    let id = stage.publish("orders.created", &payload.to_string());
+    let payload = payload.to_string();
+    let publish = ["publish", "orders.created", "--payload", &payload];
+    let id = stage.outboxd(&[&publish[..], options].concat()).ok().trim().to_owned();
     let _relay = stage.relay();
     (stage.wait_until(&id, end), receiver.received())
 }
@@ -105,6 +113,36 @@ fn further_headers_come_from_the_settings_and_without_a_secret_nothing_is_signed
     assert_eq!(received[0].header("content-type"), Some("application/json"));
     assert_eq!(received[0].header("webhook-signature"), None);
     assert!(received[0].verify("any").is_err());
+}
+
+#[test]
+fn the_endpoint_and_headers_may_come_from_the_message() {
+    let settings =
+        "url = \"RECEIVER/{header.tenant}/hooks/{key}?topic={topic}\"\n\"header.X-Tenant\" = \"{header.tenant}\"";
+    let options = ["--key", "c/77 ä", "--header", "Tenant=acme"];
+    let (_, received) = story_of(settings, &json!({}), &options, "delivered");
+
+    assert_eq!(received[0].path, "/acme/hooks/c%2F77%20%C3%A4?topic=orders.created");
+    assert_eq!(received[0].header("x-tenant"), Some("acme"));
+}
+
+#[test]
+fn a_whole_url_from_a_header_reaches_granted_hosts_only() {
+    let settings = "url = \"{header.endpoint}\"";
+    let endpoint = ["--header", "endpoint=http://127.0.0.2:9/"];
+    let (message, received) = story_of(settings, &json!({}), &endpoint, "dead");
+
+    assert!(message["last_error"].as_str().is_some_and(|error| error.starts_with("denied")), "{message:#}");
+    assert_eq!(received.len(), 0);
+}
+
+#[test]
+fn a_message_without_what_the_endpoint_needs_is_dead_at_once() {
+    let (message, received) = story_of("url = \"RECEIVER/{key}\"", &json!({}), &[], "dead");
+
+    assert_eq!(message["reason"], "cancelled", "{message:#}");
+    assert_eq!(message["last_error"], "the message has no key, which the settings ask for");
+    assert_eq!(received.len(), 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tables that somebody else made, and payloads that come out as they went in.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use outboxd_client::{Insertion, NewMessage, Outbox, publish};
 use outboxd_core::{LeaseStatus, Payload, Transition};
 use outboxd_store::{Migrated, Notify, Selection, Store, StoreError, StoreOptions, TableName, migrate};
 use outboxd_test_support::postgres::TestPostgres;
+use outboxd_test_support::tools::tool;
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::backend::{LAPSES_MAX, LEASE, TestStore, lane, settlement};
-use crate::drivers::{cache, installed};
 
 const TEXTS: [&str; 6] = [
     r#"{"b":1,"a":1.0,"n":12345678901234567890,"d":1,"d":2}"#,
@@ -142,8 +143,8 @@ async fn sqlite_payloads_come_out_byte_for_byte() {
     }
 }
 
-async fn grelmicro(database: &str, what: &str) -> String {
-    let mut command = Command::new(cache().join("grelmicro/bin/python"));
+async fn grelmicro(tool: &Path, database: &str, what: &str) -> String {
+    let mut command = Command::new(tool.join("bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/store/drivers/run_grelmicro.py"));
     command.arg(TestPostgres::shared().socket_folder()).args([database, what]);
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
@@ -153,15 +154,13 @@ async fn grelmicro(database: &str, what: &str) -> String {
 
 #[tokio::test]
 async fn a_grelmicro_outbox_is_adopted_and_its_producer_goes_on() {
-    if !installed("grelmicro") {
-        return;
-    }
+    let Some(tool) = tool("grelmicro") else { return };
     let store = TestStore::postgres().await;
     let database = store.options.url.split(['/', '?']).find(|part| part.starts_with("test")).unwrap().to_string();
-    grelmicro(&database, "create").await;
+    grelmicro(&tool, &database, "create").await;
     let before = r#"[{"topic": "t", "payload": {"n": 1}, "key": "k", "headers": {"h": "v", "n": 2}, "dedup_key": "d"},
         {"topic": "t", "payload": {"n": 2}}]"#;
-    assert_eq!(grelmicro(&database, before).await, "[true, true]");
+    assert_eq!(grelmicro(&tool, &database, before).await, "[true, true]");
     store
         .execute("insert into public.grelmicro_outbox (id, topic, payload, state, last_error) values (gen_random_uuid(), 'u', '{}', 'dead', 'x')")
         .await
@@ -171,11 +170,11 @@ async fn a_grelmicro_outbox_is_adopted_and_its_producer_goes_on() {
     assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 1 });
 
     assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 1, to: 1 });
-    grelmicro(&database, "create").await;
+    grelmicro(&tool, &database, "create").await;
     let after = r#"[{"topic": "t", "payload": {"n": 3}}, {"topic": "other", "payload": {}, "dedup_key": "d"},
         {"topic": "t", "payload": {"n": 4}, "delay": 3600}]"#;
     // Its dedup keys know no topics.
-    assert_eq!(grelmicro(&database, after).await, "[true, false, true]");
+    assert_eq!(grelmicro(&tool, &database, after).await, "[true, false, true]");
     let adopted = Store::connect(&options).await.unwrap();
     let claims = adopted.outbox.claim(&[lane("t", 10), lane("other", 10)], LEASE, LAPSES_MAX).await.unwrap();
     let payloads: Vec<_> =

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use outboxd_test_support::postgres::TestPostgres;
 use outboxd_test_support::skip;
+use outboxd_test_support::tools::tool;
 use serde::Deserialize;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -37,28 +38,6 @@ fn cases() -> Vec<Case> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Where the drivers are installed: outside the repository, kept from run to run.
-pub fn cache() -> PathBuf {
-    let home = std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from);
-    home.join(".cache/outboxd/drivers")
-}
-
-/// Installs what a test needs; says by name what is skipped where that cannot be.
-pub fn installed(what: &str) -> bool {
-    let output = Command::new(folder().join("setup")).arg(cache()).arg(what).output();
-    match output {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            skip(&format!("{what} cannot be installed: {}", String::from_utf8_lossy(&output.stderr).trim()));
-            false
-        }
-        Err(error) => {
-            skip(&format!("{what} cannot be installed: {error}"));
-            false
-        }
-    }
-}
-
 /// A shop with an outbox, a table of orders, and functions and a trigger that publish.
 async fn shop() -> (TestStore, String) {
     let store = TestStore::postgres().await;
@@ -80,11 +59,10 @@ async fn shop() -> (TestStore, String) {
     (store, database)
 }
 
-async fn run(program: PathBuf, script: &str) {
+async fn run(mut command: Command, script: &str) {
     let (_store, database) = shop().await;
-    let mut command = Command::new(program);
     command.arg(folder().join(script)).arg(TestPostgres::shared().socket_folder()).arg(database);
-    command.arg(folder().join("publish_cases.json")).env("NODE_PATH", cache().join("node/node_modules"));
+    command.arg(folder().join("publish_cases.json"));
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     check(script, &output);
 }
@@ -124,22 +102,24 @@ fn assert_as_expected(driver: &str, tried: &Tried) {
 
 #[tokio::test]
 async fn asyncpg() {
-    if installed("python") {
-        run(cache().join("python/bin/python"), "run_asyncpg.py").await;
+    if let Some(python) = tool("python") {
+        run(Command::new(python.join("bin/python")), "run_asyncpg.py").await;
     }
 }
 
 #[tokio::test]
 async fn psycopg() {
-    if installed("python") {
-        run(cache().join("python/bin/python"), "run_psycopg.py").await;
+    if let Some(python) = tool("python") {
+        run(Command::new(python.join("bin/python")), "run_psycopg.py").await;
     }
 }
 
 #[tokio::test]
 async fn node_pg() {
-    if installed("node") {
-        run("node".into(), "run_pg.js").await;
+    if let Some(node) = tool("node") {
+        let mut command = Command::new("node");
+        command.env("NODE_PATH", node.join("node_modules"));
+        run(command, "run_pg.js").await;
     }
 }
 

@@ -3,11 +3,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use ed25519_dalek::{Signer, SigningKey};
 use hmac::{Hmac, KeyInit, Mac};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::Sha256;
+
+/// Keys are handed out with and without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The operator's secrets by name. Values never show themselves: not in `Debug`, errors or logs.
 #[derive(Clone, Default)]
@@ -40,13 +48,18 @@ impl fmt::Debug for Secrets {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WrongKind;
 
-/// HMAC-SHA-256 over `data`. A secret written `whsec_…` (as webhook services hand them out) is decoded from base64 first.
+/// HMAC-SHA-256 over `data`. A secret written `whsec_…` (as webhook services hand them out) is decoded from base64 first;
+/// one written `whsk_…` is a private key, and none for this.
 pub(crate) fn hmac_sha256(secret: &SecretString, data: &[u8]) -> Result<[u8; 32], WrongKind> {
     let text = secret.expose_secret();
     let key = match text.strip_prefix("whsec_") {
-        Some(encoded) => STANDARD.decode(encoded.trim()).map_err(|_| WrongKind)?,
+        Some(encoded) => BASE64.decode(encoded.trim()).map_err(|_| WrongKind)?,
+        None if text.starts_with("whsk_") => return Err(WrongKind),
         None => text.as_bytes().to_vec(),
     };
+    if key.is_empty() {
+        return Err(WrongKind);
+    }
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|_| WrongKind)?;
     mac.update(data);
     Ok(mac.finalize().into_bytes().into())
@@ -56,7 +69,7 @@ pub(crate) fn hmac_sha256(secret: &SecretString, data: &[u8]) -> Result<[u8; 32]
 pub(crate) fn ed25519(secret: &SecretString, data: &[u8]) -> Result<[u8; 64], WrongKind> {
     let text = secret.expose_secret().trim();
     let encoded = text.strip_prefix("whsk_").unwrap_or(text);
-    let bytes = STANDARD.decode(encoded).map_err(|_| WrongKind)?;
+    let bytes = BASE64.decode(encoded).map_err(|_| WrongKind)?;
     let seed: [u8; 32] = match bytes.len() {
         32 | 64 => bytes[..32].try_into().map_err(|_| WrongKind)?,
         _ => return Err(WrongKind),
@@ -86,8 +99,10 @@ mod tests {
         let data = b"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{\"test\": 2432232314}";
 
         let mac = hmac_sha256(&secret, data).unwrap();
+        let unpadded = hmac_sha256(&SecretString::from("whsec_a2V5cw"), b"");
 
-        assert_eq!(STANDARD.encode(mac), "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert_eq!(unpadded, hmac_sha256(&SecretString::from("keys"), b""));
+        assert_eq!(BASE64.encode(mac), "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     #[test]
@@ -101,7 +116,7 @@ mod tests {
             })
             .collect::<Result<_, _>>()
             .unwrap();
-        let secret = SecretString::from(format!("whsk_{}", STANDARD.encode(seed)));
+        let secret = SecretString::from(format!("whsk_{}", BASE64.encode(seed)));
 
         let signature = ed25519(&secret, b"").unwrap();
 
@@ -112,6 +127,11 @@ mod tests {
     fn a_secret_that_is_no_key_is_of_the_wrong_kind() {
         assert_eq!(ed25519(&SecretString::from("too short"), b""), Err(WrongKind));
         assert_eq!(hmac_sha256(&SecretString::from("whsec_%%%"), b""), Err(WrongKind));
+        assert_eq!(hmac_sha256(&SecretString::from("whsec_"), b""), Err(WrongKind));
+        assert_eq!(
+            hmac_sha256(&SecretString::from("whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="), b""),
+            Err(WrongKind)
+        );
     }
 
     #[test]

@@ -7,18 +7,28 @@ use crate::settings::On4xx;
 /// How much of an answer's body an error quotes. Characters.
 const EXCERPT_MAX: usize = 200;
 
+/// The longest wait that a target may ask for. A day, in milliseconds; the topic's policy clamps further.
+const RETRY_AFTER_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
+
 /// What becomes of the attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Delivered,
-    Retry { reason: String, after_ms: Option<u64> },
+    Retry {
+        reason: String,
+        after_ms: Option<u64>,
+    },
+    /// Tried again, and the target needs a rest: other messages of the same key had better wait too.
+    Throttled {
+        reason: String,
+        after_ms: Option<u64>,
+    },
     Cancel(String),
 }
 
 /// What came back, whatever its status.
 pub struct Answer<'a> {
     pub status: u16,
-    /// Names in lower case.
     pub headers: &'a [(String, String)],
     pub body: &'a [u8],
 }
@@ -26,33 +36,34 @@ pub struct Answer<'a> {
 /// Decides. The statuses that ask for patience are retried whatever the settings say; 410 says that nobody will ever
 /// listen here again; a redirect is a wrong URL in the settings, which a person can correct while the message waits.
 pub fn verdict(answer: &Answer, on_4xx: On4xx, now: SystemTime) -> Verdict {
+    let reason = describe(answer);
     match answer.status {
         200..=299 => Verdict::Delivered,
-        410 => Verdict::Cancel(describe(answer)),
-        408 | 425 | 429 => retry(answer, now),
-        400..=499 if on_4xx == On4xx::Cancel => Verdict::Cancel(describe(answer)),
-        _ => retry(answer, now),
+        410 => Verdict::Cancel(reason),
+        408 | 425 | 429 | 502..=504 => Verdict::Throttled { reason, after_ms: asked_wait_ms(answer, now) },
+        400..=499 if on_4xx == On4xx::Cancel => Verdict::Cancel(reason),
+        _ => Verdict::Retry { reason, after_ms: asked_wait_ms(answer, now) },
     }
 }
 
-fn retry(answer: &Answer, now: SystemTime) -> Verdict {
-    let asked = answer.headers.iter().filter(|(name, _)| name == "retry-after");
-    let after_ms = asked.filter_map(|(_, value)| retry_after_ms(value, now)).next();
-    Verdict::Retry { reason: describe(answer), after_ms }
+/// The first `Retry-After` that makes sense.
+fn asked_wait_ms(answer: &Answer, now: SystemTime) -> Option<u64> {
+    let asked = answer.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
+    asked.filter_map(|(_, value)| retry_after_ms(value, now)).next()
 }
 
 /// Reads `Retry-After`, seconds or a date, as milliseconds from `now`. Nonsense, zero and dates that are over ask for
-/// nothing: the host's backoff is then the better wait.
+/// nothing: the host's backoff is then the better wait. Never more than a day.
 pub fn retry_after_ms(value: &str, now: SystemTime) -> Option<u64> {
     let value = value.trim();
     let wait_ms = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit mean "very long"; the host clamps it.
+        // More digits than fit mean "very long".
         value.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1_000)
     } else {
         let until = httpdate::parse_http_date(value).ok()?;
         u64::try_from(until.duration_since(now).ok()?.as_millis()).unwrap_or(u64::MAX)
     };
-    (wait_ms > 0).then_some(wait_ms)
+    (wait_ms > 0).then_some(wait_ms.min(RETRY_AFTER_MAX_MS))
 }
 
 fn describe(answer: &Answer) -> String {
@@ -110,8 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_ask_for_patience_are_retried() {
-        assert!([408, 425, 429, 502, 503, 504].iter().all(|status| is_retry(&answer(*status))));
+    fn answers_that_ask_for_patience_throttle() {
+        let throttles = |status| matches!(answer(status), Verdict::Throttled { after_ms: None, .. });
+
+        assert!([408, 425, 429, 502, 503, 504].into_iter().all(throttles));
     }
 
     #[test]
@@ -156,7 +169,8 @@ mod tests {
         assert_eq!(retry_after_ms(" 120 ", now), Some(120_000));
         assert_eq!(retry_after_ms("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(7_000));
         assert_eq!(retry_after_ms("Sunday, 06-Nov-94 08:49:37 GMT", now), Some(7_000));
-        assert_eq!(retry_after_ms("99999999999999999999999999", now), Some(u64::MAX));
+        assert_eq!(retry_after_ms("99999999999999999999999999", now), Some(RETRY_AFTER_MAX_MS));
+        assert_eq!(retry_after_ms("Fri, 31 Dec 9999 23:59:59 GMT", now), Some(RETRY_AFTER_MAX_MS));
     }
 
     #[test]
@@ -170,12 +184,12 @@ mod tests {
 
     #[test]
     fn the_first_sensible_retry_after_wins() {
-        let headers = [("retry-after", "junk"), ("retry-after", "3"), ("retry-after", "9")];
+        let headers = [("retry-after", "junk"), ("Retry-After", "3"), ("retry-after", "9")];
         let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
         let answer = Answer { status: 503, headers: &headers, body: b"" };
 
         let verdict = verdict(&answer, On4xx::Cancel, SystemTime::UNIX_EPOCH);
 
-        assert_eq!(verdict, Verdict::Retry { reason: "answered 503".into(), after_ms: Some(3_000) });
+        assert_eq!(verdict, Verdict::Throttled { reason: "answered 503".into(), after_ms: Some(3_000) });
     }
 }

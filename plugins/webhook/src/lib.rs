@@ -1,4 +1,4 @@
-//! POSTs each message's payload to one URL, signed as [Standard Webhooks](https://www.standardwebhooks.com) asks.
+//! POSTs each message's payload to a URL, signed as [Standard Webhooks](https://www.standardwebhooks.com) asks.
 //!
 //! What an answer means, what is signed and how settings are read is plain Rust, tested by `cargo test` on any machine;
 //! only [`plugin`] touches the host, and is compiled for WebAssembly alone.
@@ -8,3 +8,4 @@ pub mod answer;
 pub mod plugin;
 pub mod settings;
 pub mod signature;
+pub mod template;

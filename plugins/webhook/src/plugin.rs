@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::answer::{Answer, Verdict, verdict};
 use crate::settings::Settings;
-use crate::signature::{signature_header, signed_content};
+use crate::signature::{signed_content, v1, v1a};
+use crate::template::Fields;
 
 wit_bindgen::generate!({ path: "../../wit/v1", world: "plugin", generate_all });
 
@@ -12,8 +13,11 @@ use exports::outboxd::plugin::handler::{Failure, Guest, Message};
 use outboxd::plugin::context;
 use outboxd::plugin::http::{HttpError, Request, send};
 use outboxd::plugin::messages::Retry;
-use outboxd::plugin::secrets::{SignError, hmac_sha256};
+use outboxd::plugin::secrets::{SignError, ed25519, hmac_sha256};
 use wasi::config::store;
+
+/// How long the other messages of a key rest when the target asked for patience without a `Retry-After`. Milliseconds.
+const REST_MS: u64 = 5_000;
 
 struct Webhook;
 
@@ -28,7 +32,7 @@ impl Guest for Webhook {
 
         let request = Request {
             method: "POST".into(),
-            url: settings.url.clone(),
+            url: settings.url.url(&fields(&message)).map_err(Failure::Cancel)?,
             headers: headers(&message, &settings, now)?,
             body: message.payload,
             timeout_ms: settings.timeout_ms,
@@ -39,30 +43,51 @@ impl Guest for Webhook {
         match verdict(&answer, settings.on_4xx, now) {
             Verdict::Delivered => Ok(()),
             Verdict::Retry { reason, after_ms } => Err(Failure::Retry(Retry { reason, after_ms })),
+            Verdict::Throttled { reason, after_ms } => {
+                context::pause_key(after_ms.unwrap_or(REST_MS));
+                Err(Failure::Retry(Retry { reason, after_ms }))
+            }
             Verdict::Cancel(reason) => Err(Failure::Cancel(reason)),
         }
     }
 }
 
+fn fields(message: &Message) -> Fields<'_> {
+    Fields { id: &message.id, topic: &message.topic, key: message.key.as_deref(), headers: &message.headers }
+}
+
 fn headers(message: &Message, settings: &Settings, now: SystemTime) -> Result<Vec<(String, String)>, Failure> {
     let timestamp = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let header = |name: &str, value: String| (name.to_string(), value);
     let mut headers = vec![
-        ("content-type".to_string(), "application/json".to_string()),
-        ("user-agent".to_string(), concat!("outboxd-webhook/", env!("CARGO_PKG_VERSION")).to_string()),
-        ("webhook-id".to_string(), message.id.clone()),
-        ("webhook-timestamp".to_string(), timestamp.to_string()),
+        header("content-type", "application/json".into()),
+        header("user-agent", concat!("outboxd-webhook/", env!("CARGO_PKG_VERSION")).into()),
+        header("idempotency-key", context::idempotency_key()),
+        header("webhook-id", message.id.clone()),
+        header("webhook-timestamp", timestamp.to_string()),
     ];
-    if let Some(secret) = &settings.secret {
+    if !settings.secrets.is_empty() {
         let content = signed_content(&message.id, timestamp, &message.payload);
-        let mac = hmac_sha256(secret, &content).map_err(|error| later(not_signed(secret, error)))?;
-        headers.push(("webhook-signature".to_string(), signature_header(&mac)));
+        let signatures: Result<Vec<String>, Failure> =
+            settings.secrets.iter().map(|secret| signature(secret, &content)).collect();
+        headers.push(header("webhook-signature", signatures?.join(" ")));
     }
-    headers.extend(context::traceparent().map(|parent| ("traceparent".to_string(), parent)));
+    headers.extend(context::traceparent().map(|parent| header("traceparent", parent)));
     for (name, value) in &settings.headers {
+        let value = value.header(&fields(message)).map_err(Failure::Cancel)?;
         headers.retain(|(known, _)| known != name);
-        headers.push((name.clone(), value.clone()));
+        headers.push((name.clone(), value));
     }
     Ok(headers)
+}
+
+/// One signature: the secret itself says of which kind, a private key is written `whsk_…`.
+fn signature(secret: &str, content: &[u8]) -> Result<String, Failure> {
+    let signed = match hmac_sha256(secret, content) {
+        Err(SignError::WrongKind) => ed25519(secret, content).map(|signature| v1a(&signature)),
+        mac => mac.map(|mac| v1(&mac)),
+    };
+    signed.map_err(|error| later(not_signed(secret, error)))
 }
 
 fn later(reason: String) -> Failure {
@@ -76,7 +101,7 @@ fn not_signed(secret: &str, error: SignError) -> String {
                 "no secret {secret:?}: set it in [secrets] of outboxd.toml and grant it in [grants.secrets] of the manifest"
             )
         }
-        SignError::WrongKind => format!("secret {secret:?} is no key for HMAC-SHA-256"),
+        SignError::WrongKind => format!("secret {secret:?} is no key: whsec_… and whsk_… are followed by base64"),
     }
 }
 

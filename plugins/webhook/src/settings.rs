@@ -1,5 +1,7 @@
 //! The manifest's `[settings]`, as the plugin means them.
 
+use crate::template::Template;
+
 /// What to do with a 4xx that does not ask for patience itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum On4xx {
@@ -14,15 +16,16 @@ pub enum On4xx {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `url`: the target. Required.
-    pub url: String,
-    /// `secret`: the name, in the manifest's grants, of the key to sign with. Without it the request is not signed.
-    pub secret: Option<String>,
+    pub url: Template,
+    /// `secret`: the names, in the manifest's grants, of the keys to sign with, parted by spaces: one, or the new and the
+    /// old while keys are rotated. Without it the request is not signed.
+    pub secrets: Vec<String>,
     /// `on_4xx`: `cancel` (default) or `retry`.
     pub on_4xx: On4xx,
     /// `timeout_ms`: for the whole exchange. Default: what is left of the call's deadline.
     pub timeout_ms: Option<u64>,
     /// `header.NAME`: one more header. `{{secret:NAME}}` in a value is filled in by the host.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Template)>,
 }
 
 impl Settings {
@@ -32,12 +35,12 @@ impl Settings {
         let mut settings = Settings::default();
         for (key, value) in entries {
             match key.as_str() {
-                "url" => settings.url = value,
-                "secret" => settings.secret = Some(value),
+                "url" => settings.url = template("url", &value)?,
+                "secret" => settings.secrets = secrets(&value)?,
                 "on_4xx" => settings.on_4xx = on_4xx(&value)?,
                 "timeout_ms" => settings.timeout_ms = Some(timeout_ms(&value)?),
                 _ => match key.strip_prefix("header.") {
-                    Some(name) => settings.headers.push((header_name(name)?, value)),
+                    Some(name) => settings.headers.push((header_name(name)?, template(&key, &value)?)),
                     None => {
                         return Err(format!(
                             "unknown setting {key:?}; known: url, secret, on_4xx, timeout_ms, header.NAME"
@@ -50,6 +53,18 @@ impl Settings {
             return Err("setting `url` is missing: say where to POST, in [settings] of the manifest".into());
         }
         Ok(settings)
+    }
+}
+
+fn template(key: &str, value: &str) -> Result<Template, String> {
+    Template::parse(value).map_err(|why| format!("setting `{key}`: {why}"))
+}
+
+fn secrets(value: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = value.split_whitespace().map(str::to_owned).collect();
+    match names.is_empty() {
+        true => Err("setting `secret` names no secret; leave it out to send unsigned".into()),
+        false => Ok(names),
     }
 }
 
@@ -92,25 +107,25 @@ mod tests {
     fn a_url_is_enough() {
         let settings = parse(&[("url", "https://a.example/x")]).unwrap();
 
-        assert_eq!(settings, Settings { url: "https://a.example/x".into(), ..Settings::default() });
+        assert_eq!(settings, Settings { url: Template::parse("https://a.example/x").unwrap(), ..Settings::default() });
     }
 
     #[test]
     fn every_setting_is_read() {
         let settings = parse(&[
-            ("url", "https://a.example/x"),
-            ("secret", "SHOP_KEY"),
+            ("url", "https://a.example/{key}"),
+            ("secret", "NEW_KEY  OLD_KEY"),
             ("on_4xx", "retry"),
             ("timeout_ms", "2500"),
             ("header.Authorization", "Bearer {{secret:TOKEN}}"),
         ]);
 
         let expected = Settings {
-            url: "https://a.example/x".into(),
-            secret: Some("SHOP_KEY".into()),
+            url: Template::parse("https://a.example/{key}").unwrap(),
+            secrets: vec!["NEW_KEY".into(), "OLD_KEY".into()],
             on_4xx: On4xx::Retry,
             timeout_ms: Some(2_500),
-            headers: vec![("authorization".into(), "Bearer {{secret:TOKEN}}".into())],
+            headers: vec![("authorization".into(), Template::parse("Bearer {{secret:TOKEN}}").unwrap())],
         };
         assert_eq!(settings, Ok(expected));
     }
@@ -121,6 +136,8 @@ mod tests {
 
         assert!(parse(&[]).unwrap_err().contains("`url` is missing"));
         assert!(parse(&[url, ("secert", "K")]).unwrap_err().contains("\"secert\""));
+        assert!(parse(&[url, ("secret", " ")]).unwrap_err().contains("names no secret"));
+        assert!(parse(&[("url", "https://a.example/{kay}")]).unwrap_err().contains("setting `url`: {kay}"));
         assert!(parse(&[url, ("on_4xx", "drop")]).unwrap_err().contains("\"drop\""));
         assert!(parse(&[url, ("timeout_ms", "10s")]).unwrap_err().contains("milliseconds"));
         assert!(parse(&[url, ("header.Webhook-Id", "1")]).unwrap_err().contains("webhook-id"));

@@ -9,6 +9,7 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod receiver;
+pub mod tools;
 
 /// Polls `condition` until it holds; answers whether it did within `at_most`.
 pub fn wait_for(at_most: Duration, mut condition: impl FnMut() -> bool) -> bool {

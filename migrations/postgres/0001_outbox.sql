@@ -109,16 +109,15 @@ create unlogged table if not exists {sleepers} (
     until timestamptz not null
 );
 
--- Until when somebody sleeps, in milliseconds since the epoch. A sequence, because a producer reads it at commit without a
--- query: that keeps the producers' rate (a query there cost them a fifth, a NOTIFY each nearly all).
+-- Until when somebody sleeps, in milliseconds since the epoch. A sequence, because a producer reads it without a query.
 create unlogged sequence if not exists {asleep};
 
 -- Producers may have no other right than to insert messages.
 grant select on sequence {asleep} to public;
 
 -- Wakes the relays that sleep. NOTIFY takes a lock of the whole database at commit, so that producers queue up behind each
--- other: only a relay that said it sleeps is notified, decided at commit, once a transaction. A prepared transaction must
--- not notify; the relay's poll finds its messages.
+-- other: only a relay that said it sleeps is notified, once a transaction, and only if it still sleeps at commit. A prepared
+-- transaction must not notify; the relay's poll finds its messages.
 create or replace function {wake}() returns trigger
 language plpgsql
 as $outboxd_body$
@@ -138,13 +137,19 @@ begin
 end
 $outboxd_body$;
 
+-- The condition is looked at when the message is inserted: while relays are busy no event is queued and no function runs at
+-- commit, which alone cost producers a fifth. A relay that falls asleep between the insert and the commit looks again by
+-- itself, and its poll bounds the rest.
 drop trigger if exists outboxd_wake on {table};
 
 create constraint trigger outboxd_wake
 after insert on {table}
 deferrable initially deferred
 for each row
-when (new.available_at <= statement_timestamp())
+when (
+    new.available_at <= statement_timestamp()
+    and pg_sequence_last_value({asleep_literal}::regclass) > date_part('epoch', clock_timestamp()) * 1000
+)
 execute function {wake}();
 
 -- Publishes a message in the transaction of the caller's own writes, and answers its id. A second publish with the same

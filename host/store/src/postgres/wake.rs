@@ -26,8 +26,8 @@ const BELIEVED_FOR: Duration = Duration::from_secs(15);
 
 /// A publish that looked for sleepers just before we said so, and commits just after, notifies nobody. So we look again, so
 /// long after saying it; the poll finds what commits later.
-const LOOK_AGAIN_AFTER: [Duration; 3] =
-    [Duration::from_millis(5), Duration::from_millis(25), Duration::from_millis(125)];
+const LOOK_AGAIN_AFTER: [Duration; 4] =
+    [Duration::from_millis(5), Duration::from_millis(25), Duration::from_millis(125), Duration::from_millis(500)];
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -57,7 +57,7 @@ pub(crate) fn claim(payload: &str) -> Claim {
         headers: vec![("traceparent".into(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into())],
         created_at_ms: 1_700_000_000_000,
     };
-    Claim { message, lease_id: LeaseId(Uuid::new_v4()), attempt: Attempt(1), lapses: 0, expired: false }
+    Claim { message, lease_id: LeaseId(Uuid::new_v4()), attempt: Attempt(1), lapses: 0, lapsed: false, expired: false }
 }
 
 pub(crate) async fn call(plugin: &OnePlugin, payload: &str) -> Handled {

@@ -93,6 +93,7 @@ impl Ledger {
                 }
                 None => false,
             };
+            assert_eq!(claim.lapsed, lapsed, "a claim says of itself whether it took over a lost lease");
             assert_eq!(claim.attempt.0, entry.attempts + 1, "attempts rise by one at each claim");
             entry.attempts = claim.attempt.0;
             entry.lease = Some((claim.lease_id, now + lease));

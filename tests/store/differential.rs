@@ -130,6 +130,7 @@ impl Run {
                         claim.message.topic,
                         claim.attempt,
                         claim.lapses,
+                        claim.lapsed,
                         claim.expired,
                         claim.message.payload,
                     ));

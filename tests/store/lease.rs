@@ -9,6 +9,7 @@ on_every_store! {
     a_lost_lease_is_not_renewed
     a_lapsed_lease_that_nobody_took_is_renewed
     a_release_gives_the_attempt_back_and_keeps_the_lapses
+    a_claim_says_whether_it_took_over_a_lost_lease
     a_released_message_waits_as_long_as_told
     a_release_ends_the_lease
     an_old_lease_beside_the_new_one_of_its_row_is_lost
@@ -69,6 +70,25 @@ async fn a_release_gives_the_attempt_back_and_keeps_the_lapses(store: TestStore)
     assert_eq!(shown.history.last().unwrap().result, "released");
     let again = store.claim_one().await;
     assert_eq!((again.attempt, again.lapses), (Attempt(2), 1));
+}
+
+async fn a_claim_says_whether_it_took_over_a_lost_lease(store: TestStore) {
+    let id = store.publish_one(draft(TOPIC)).await;
+    let first = store.claim_one().await;
+    store.age(LEASE).await;
+
+    let second = store.claim_one().await;
+
+    assert_eq!((first.lapsed, second.lapsed), (false, true));
+    let shown = store.show(id).await.summary;
+    assert_eq!(shown.reason.as_deref(), Some("lapsed"));
+    assert_eq!(shown.last_error.as_deref(), Some("a lease was lost without a result"));
+    // A release keeps the lapses, and is none itself.
+    store.release_one(&second, Duration::ZERO).await;
+    let third = store.claim_one().await;
+    assert_eq!((third.lapses, third.lapsed), (1, false));
+    store.age(LEASE).await;
+    assert!(store.claim_one().await.lapsed);
 }
 
 async fn a_released_message_waits_as_long_as_told(store: TestStore) {

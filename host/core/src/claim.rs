@@ -40,6 +40,8 @@ pub struct Claim {
     pub attempt: Attempt,
     /// How many leases of this message were lost without a settle, this claim's finding included.
     pub lapses: u32,
+    /// This very claim took the message over from a lease that was lost.
+    pub lapsed: bool,
     /// The message's `expires_at` has passed, on the database's clock.
     pub expired: bool,
 }

@@ -65,7 +65,14 @@ mod tests {
             headers: vec![],
             created_at_ms: 0,
         };
-        Claim { message, lease_id: LeaseId(Uuid::nil()), attempt: Attempt(attempt), lapses, expired: false }
+        Claim {
+            message,
+            lease_id: LeaseId(Uuid::nil()),
+            attempt: Attempt(attempt),
+            lapses,
+            lapsed: false,
+            expired: false,
+        }
     }
 
     fn refusal(claim: &Claim) -> Option<Reason> {

@@ -23,7 +23,7 @@ pub use backoff::{Backoff, Jitter};
 pub use claim::{Attempt, AttemptRecord, Claim, Held, Lane, LeaseId, LeaseStatus, Settlement};
 pub use decide::{admit, decide};
 pub use health::{Admission, Health};
-pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, MAX_LAPSES_DEFAULT, PAYLOAD_BYTES_MAX_DEFAULT};
+pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, LAPSED_ERROR, MAX_LAPSES_DEFAULT, PAYLOAD_BYTES_MAX_DEFAULT};
 pub use message::{Message, MessageId, Payload};
 pub use outcome::{Blame, Outcome, Reason};
 pub use policy::RetryPolicy;

@@ -89,6 +89,9 @@ reasons! {
     Unrouted = "unrouted",
     /// The host itself failed during the call: a bug of outboxd.
     Panic = "panic",
+    /// The lease of the attempt before was lost without a result. Stands on a message that was claimed anew, until that
+    /// attempt is settled.
+    Lapsed = "lapsed",
     /// A person discarded the message.
     Discarded = "discarded",
 }

@@ -81,7 +81,7 @@ impl OutboxStore for Metered {
         for claim in &claims {
             let topic = self.topics.label(&claim.message.topic);
             counter!("outboxd_claimed_total", "topic" => topic.to_string()).increment(1);
-            if claim.lapses > 0 {
+            if claim.lapsed {
                 counter!("outboxd_leases_lapsed_total").increment(1);
             }
             let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms, seen: Instant::now() };
@@ -187,7 +187,51 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+    use outboxd_core::AttemptRecord;
+    use outboxd_store::{MemoryMessage, MemoryStore};
+
     use super::*;
+
+    #[test]
+    fn a_lost_lease_is_counted_once_by_the_claim_that_takes_the_message_over() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+
+        metrics::with_local_recorder(&recorder, || runtime.block_on(lose_a_lease_and_release_twice()));
+
+        let rendered = recorder.handle().render();
+        assert!(rendered.contains("outboxd_leases_lapsed_total 1\n"), "{rendered}");
+        assert!(rendered.contains("outboxd_claimed_total{topic=\"a\"} 4\n"), "{rendered}");
+    }
+
+    async fn lose_a_lease_and_release_twice() {
+        const LEASE: Duration = Duration::from_secs(30);
+        let memory = Arc::new(MemoryStore::default());
+        memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+        let store = Metered::new(memory.clone());
+        let claim = async || {
+            let lanes = [Lane { topic: "a".into(), slots: 1 }];
+            store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0)
+        };
+        claim().await;
+        memory.advance(LEASE);
+        for _ in 0..2 {
+            let claim = claim().await;
+            let transition =
+                Transition::Released { after: Duration::ZERO, reason: Reason::Overload, error: "later".into() };
+            let record = AttemptRecord {
+                attempt: claim.attempt,
+                took: Duration::ZERO,
+                http_status: None,
+                response_excerpt: None,
+                digest: None,
+            };
+            let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
+            store.release(&[settlement]).await.unwrap();
+        }
+        assert_eq!(claim().await.lapses, 1);
+    }
 
     #[test]
     fn topics_past_the_limit_share_one_label() {

@@ -206,7 +206,14 @@ mod tests {
             headers: vec![],
             created_at_ms: 0,
         };
-        Claim { message, lease_id: LeaseId(uuid::Uuid::new_v4()), attempt: Attempt(1), lapses: 0, expired: false }
+        Claim {
+            message,
+            lease_id: LeaseId(uuid::Uuid::new_v4()),
+            attempt: Attempt(1),
+            lapses: 0,
+            lapsed: false,
+            expired: false,
+        }
     }
 
     /// Polls `future` at most `polls` times, then drops it. Answers whether it came to its end.

@@ -49,6 +49,7 @@ pub(crate) struct ClaimRow {
     lease_id: String,
     attempts: i64,
     lapses: i64,
+    lapsed: bool,
     expired: bool,
 }
 
@@ -71,6 +72,7 @@ impl TryFrom<ClaimRow> for Claim {
             lease_id: LeaseId(uuid(&row.lease_id)?),
             attempt: Attempt(count(row.attempts)),
             lapses: count(row.lapses),
+            lapsed: row.lapsed,
             expired: row.expired,
         })
     }

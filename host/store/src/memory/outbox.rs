@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::{
-    Attempt, Claim, HISTORY_ENTRIES_MAX, Held, Lane, LeaseStatus, Message, MessageId, Payload, Settlement, State,
+    Attempt, Claim, HISTORY_ENTRIES_MAX, Held, LAPSED_ERROR, Lane, LeaseStatus, Message, MessageId, Payload, Reason,
+    Settlement, State,
 };
 
 use super::{MemoryStore, Row};
@@ -43,11 +44,16 @@ impl OutboxStore for MemoryStore {
                 let lease_id = table.next_lease();
                 let Some(row) = table.rows.get_mut(&id) else { continue };
                 row.attempts = row.attempts.saturating_add(1);
-                row.lapses = row.lapses.saturating_add(u32::from(row.state == State::Processing));
+                let lapsed = row.state == State::Processing;
+                if lapsed {
+                    row.lapses = row.lapses.saturating_add(1);
+                    row.reason = Some(Reason::Lapsed.as_str().into());
+                    row.last_error = Some(LAPSED_ERROR.into());
+                }
                 row.state = State::Processing;
                 row.available_at = now + milliseconds(lease);
                 row.lease_id = Some(lease_id);
-                claims.push(claimed(id, row, now, self.payload_max));
+                claims.push(Claim { lapsed, ..claimed(id, row, now, self.payload_max) });
             }
         }
         claims.sort_by_key(|claim| claim.message.id);
@@ -137,6 +143,7 @@ fn claimed(id: MessageId, row: &Row, now: i64, payload_max: u64) -> Claim {
         lease_id: row.lease_id.unwrap_or(outboxd_core::LeaseId(uuid::Uuid::nil())),
         attempt: Attempt(row.attempts),
         lapses: row.lapses,
+        lapsed: false,
         expired: row.expires_at.is_some_and(|expires_at| expires_at <= now),
     }
 }

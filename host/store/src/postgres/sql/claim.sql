@@ -7,7 +7,10 @@ set state = 'processing',
     attempts = least(m.attempts, 2147483646) + 1,
     lapses = least(m.lapses, 2147483646) + case when m.state = 'processing' then 1 else 0 end,
     available_at = now() + $3 * interval '1 millisecond',
-    lease_id = gen_random_uuid()
+    lease_id = gen_random_uuid(),
+    -- Tells a person why it runs again, and the relay that this claim took over a lost lease: no old value is returned.
+    reason = case when m.state = 'processing' then 'lapsed' else m.reason end,
+    last_error = case when m.state = 'processing' then 'a lease was lost without a result' else m.last_error end
 where m.id = any (array(
     select due.id
     from (
@@ -48,4 +51,5 @@ returning
     m.lease_id::text as lease_id,
     m.attempts::bigint as attempts,
     m.lapses::bigint as lapses,
+    m.reason is not distinct from 'lapsed' as lapsed,
     coalesce(m.expires_at <= now(), false) as expired

@@ -6,7 +6,10 @@ set state = 'processing',
     attempts = min(m.attempts, 2147483646) + 1,
     lapses = min(m.lapses, 2147483646) + (m.state = 'processing'),
     available_at = (select now from clock) + ?3,
-    lease_id = lower(hex(randomblob(16)))
+    lease_id = lower(hex(randomblob(16))),
+    -- Tells a person why it runs again, and the relay that this claim took over a lost lease: no old value is returned.
+    reason = case when m.state = 'processing' then 'lapsed' else m.reason end,
+    last_error = case when m.state = 'processing' then 'a lease was lost without a result' else m.last_error end
 where m.id in (
     select due.value
     from json_each(?1) as lane,
@@ -39,4 +42,5 @@ returning
     lease_id,
     attempts,
     lapses,
+    reason is 'lapsed' as lapsed,
     coalesce(expires_at <= cast(round(unixepoch('now', 'subsec') * 1000) as integer), 0) as expired

@@ -9,7 +9,7 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::stage::{PATIENCE, Stage};
 
-const COUNT: usize = 300;
+const COUNT: usize = 150;
 
 /// Publishes short messages at 100 a second and answers the milliseconds that each took, sorted.
 fn latencies(stage: &Stage, topic: &str) -> Vec<i64> {
@@ -38,38 +38,41 @@ fn latencies(stage: &Stage, topic: &str) -> Vec<i64> {
     times
 }
 
+/// Of three runs the middle one's median and 99th percentile: one run may meet a machine that is busy with something else.
+fn middle_of_three(stage: &Stage, topics: [&str; 3]) -> (i64, i64) {
+    let runs = topics.map(|topic| latencies(stage, topic));
+    let middle = |share: f64| {
+        let mut times = runs.each_ref().map(|times| times[((times.len() - 1) as f64 * share) as usize]);
+        times.sort_unstable();
+        times[1]
+    };
+    (middle(0.5), middle(0.99))
+}
+
 #[test]
 fn a_topic_that_computes_in_all_its_slots_leaves_the_others_their_pace() {
     let stage = Stage::postgres();
-    for name in ["quick", "calm", "burn"] {
-        let manifest = format!("topics = [\"{name}\"]\n[limits]\nconcurrency = 8\ncpu = \"1s\"\ndeadline = \"60s\"\n");
+    for (name, topics) in [("calm", "calm.*"), ("quick", "quick.*"), ("burn", "burn")] {
+        let manifest =
+            format!("topics = [\"{topics}\"]\n[limits]\nconcurrency = 8\ncpu = \"1s\"\ndeadline = \"60s\"\n");
         stage.install(name, &guests::guest("verbs"), &manifest);
     }
     let relay = stage.relay();
     relay.wait_for_log("delivering from");
 
-    let alone = latencies(&stage, "calm");
-    let burning = stage.publish_lines("burn", &vec![r#"{"do":"burn","ms":100}"#.to_owned(); 400]);
-    let beside = latencies(&stage, "quick");
+    let alone = middle_of_three(&stage, ["calm.1", "calm.2", "calm.3"]);
+    let burning = stage.publish_lines("burn", &vec![r#"{"do":"burn","ms":100}"#.to_owned(); 600]);
+    let beside = middle_of_three(&stage, ["quick.1", "quick.2", "quick.3"]);
 
-    let p = |times: &[i64], share: f64| times[((times.len() - 1) as f64 * share) as usize];
     println!(
         "alone: p50 {} p99 {} ms; beside a topic that computes: p50 {} p99 {} ms",
-        p(&alone, 0.5),
-        p(&alone, 0.99),
-        p(&beside, 0.5),
-        p(&beside, 0.99)
+        alone.0, alone.1, beside.0, beside.1
     );
-    let left = burning.len()
-        - stage
-            .outboxd(&["messages", "list", "--topic", "burn", "--state", "delivered", "--limit", "1000"])
-            .ok()
-            .lines()
-            .count()
-            .saturating_sub(1)
-            .min(burning.len());
-    // Tests are not timed: what fails is starvation. The aim, twice the latency alone, is not reached yet.
-    assert!(left > 0, "the other topic had ended before the measurement had");
-    assert!(p(&beside, 0.99) <= 2 * p(&alone, 0.99) + 500, "{:?}", &beside[beside.len() - 10..]);
+    let args = ["messages", "list", "--topic", "burn", "--state", "delivered", "--limit", "1000", "--json"];
+    let done: Vec<Value> = serde_json::from_str(&stage.outboxd(&args).ok()).expect("JSON");
+    assert!(done.len() < burning.len(), "the other topic had ended before the measurement had");
+    // The aim is twice the time alone. What is added is for machines that run other tests meanwhile; waiting for the turns
+    // of eight computing calls would take more.
+    assert!(beside.0 <= 2 * alone.0 + 50 && beside.1 <= 2 * alone.1 + 200, "{beside:?} ms beside, {alone:?} ms alone");
     drop(relay);
 }

@@ -13,7 +13,10 @@ fn every_test_that_the_manual_names_exists() {
         let Some((place, test)) = name.rsplit_once("::").filter(|(place, _)| !place.is_empty()) else { continue };
         let file = match place.strip_prefix("plugin::").and_then(|place| place.strip_suffix("::tests")) {
             Some(module) => root.join(format!("host/src/plugin/{}.rs", module.replace("::", "/"))),
-            None => root.join(format!("tests/sandbox/{place}.rs")),
+            None => {
+                let suites = ["sandbox", "relay"].map(|suite| root.join(format!("tests/{suite}/{place}.rs")));
+                suites.iter().find(|file| file.exists()).unwrap_or(&suites[0]).clone()
+            }
         };
         match fs::read_to_string(&file) {
             Ok(text) if text.contains(&format!("fn {test}(")) => found += 1,

@@ -1,26 +1,14 @@
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A call that has computed for longer takes turns with others of its kind.
-const LONG: Duration = Duration::from_millis(20);
-
-/// Keeps a thread free for short calls: calls that compute for long share all threads but one, a tick each in turn. Without
-/// it every short call would wait for a tick of each that spins.
-#[derive(Clone, Debug)]
-pub(crate) struct Turns(Arc<Semaphore>);
-
-impl Turns {
-    pub(crate) fn new(threads: usize) -> Self {
-        Turns(Arc::new(Semaphore::new(threads.saturating_sub(1).max(1))))
-    }
-}
+/// A call that has computed for longer is a long one.
+const LONG: Duration = Duration::from_millis(2);
 
 /// What a call has spent computing, measured by the clock of the thread that polls it: a guest that waits for a reply, or
 /// for a core on a busy machine, is charged nothing.
@@ -31,30 +19,11 @@ pub(crate) struct CpuMeter {
     spent: AtomicU64,
     /// When the running slice began, in nanoseconds of its thread's clock, plus one; 0 while none runs.
     slice_start: AtomicU64,
-    turns: Turns,
-    /// Held while a long call computes, and given back whenever it pauses.
-    turn: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl CpuMeter {
-    pub(crate) fn new(budget: Duration, turns: Turns) -> Arc<Self> {
-        let (spent, slice_start) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(CpuMeter { budget, spent, slice_start, turns, turn: Mutex::default() })
-    }
-
-    /// Shares the thread with whoever else waits for it; returns when it is this call's turn again.
-    pub(crate) async fn pause(self: Arc<Self>) {
-        // Ends the slice, and with it a turn.
-        tokio::task::yield_now().await;
-        if self.spent() >= LONG {
-            // Never closed; were it so, the call would go on out of turn.
-            let turn = self.turns.0.clone().acquire_owned().await.ok();
-            self.set_turn(turn);
-        }
-    }
-
-    fn set_turn(&self, turn: Option<OwnedSemaphorePermit>) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+    pub(crate) fn new(budget: Duration) -> Arc<Self> {
+        Arc::new(CpuMeter { budget, spent: AtomicU64::new(0), slice_start: AtomicU64::new(0) })
     }
 
     /// The running slice included, where it is asked from within.
@@ -68,6 +37,11 @@ impl CpuMeter {
 
     pub(crate) fn is_spent(&self) -> bool {
         self.spent() >= self.budget
+    }
+
+    /// Whether it should leave the quick threads to others.
+    pub(crate) fn is_long(&self) -> bool {
+        self.spent() >= LONG
     }
 
     /// Charges the polls of `future` to this meter.
@@ -97,7 +71,6 @@ impl<F: Future> Future for Measured<F> {
         let polled = self.future.as_mut().poll(cx);
         self.meter.slice_start.store(0, Ordering::Relaxed);
         self.meter.spent.fetch_add(thread_time().saturating_sub(start), Ordering::Relaxed);
-        self.meter.set_turn(None);
         polled
     }
 }
@@ -108,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_costs_nothing_and_computing_does() {
-        let meter = CpuMeter::new(Duration::from_millis(20), Turns::new(2));
+        let meter = CpuMeter::new(Duration::from_millis(20));
 
         meter.measure(tokio::time::sleep(Duration::from_millis(60))).await;
         assert!(!meter.is_spent());

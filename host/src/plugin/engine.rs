@@ -8,7 +8,7 @@ use wasmtime::{
 };
 
 /// How often a running guest is asked whether it must stop, and yields its thread.
-pub(crate) const EPOCH_TICK: Duration = Duration::from_millis(10);
+pub(crate) const EPOCH_TICK: Duration = Duration::from_millis(2);
 
 /// The largest linear memory that any plugin may be granted. Bytes.
 pub const MEMORY_BYTES_MAX: u64 = 256 << 20;

@@ -200,10 +200,7 @@ impl OnePlugin {
 
     /// Plays a golden message through; the text says what came instead of what was expected.
     pub async fn rehearse(&self, golden: &Golden) -> Result<(), String> {
-        let (guest, golden) = (self.guest.clone(), golden.clone());
-        let played =
-            self.guest.sandbox.guests().spawn(async move { guest.version.rehearse(&guest.sandbox, &golden).await });
-        played.await.map_err(|error| format!("it failed, please report it: {error}"))?
+        self.guest.version.rehearse(&self.guest.sandbox, golden.clone()).await
     }
 }
 

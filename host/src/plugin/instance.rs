@@ -30,9 +30,15 @@ pub(crate) struct Report {
 }
 
 /// Hands one message to an instance of `version`: a fresh one, or, where the manifest asks for reuse, one that has served
-/// before. Runs on the guests' threads.
-pub(crate) async fn call(sandbox: &Sandbox, version: &Version, claim: &Claim, control: CallControl) -> Report {
-    call_through(sandbox, version, claim, control, None).await
+/// before. Runs on the guests' threads; `cpu` measures it.
+pub(crate) async fn call(
+    sandbox: &Sandbox,
+    version: &Version,
+    claim: &Claim,
+    control: CallControl,
+    cpu: Arc<CpuMeter>,
+) -> Report {
+    call_through(sandbox, version, claim, control, cpu, None).await
 }
 
 /// The same, with requests that go elsewhere than out where `egress` says so; such an instance is never used again.
@@ -41,12 +47,12 @@ pub(crate) async fn call_through(
     version: &Version,
     claim: &Claim,
     control: CallControl,
+    cpu: Arc<CpuMeter>,
     egress: Option<Arc<Egress>>,
 ) -> Report {
     let limits = &version.manifest.limits;
     let started = Instant::now();
     let deadline = started + limits.deadline;
-    let cpu = CpuMeter::new(limits.cpu, sandbox.turns.clone());
     let bounds = CallBounds { cpu, deadline, stop: control.stop };
     let facts = CallFacts {
         plugin: version.name.clone(),
@@ -85,10 +91,9 @@ pub(crate) async fn call_through(
 }
 
 /// Starts an instance within the limits of a call.
-pub(crate) async fn try_out(sandbox: &Sandbox, version: &Version) -> Result<(), String> {
+pub(crate) async fn try_out(sandbox: &Sandbox, version: &Version, cpu: Arc<CpuMeter>) -> Result<(), String> {
     let limits = &version.manifest.limits;
     let deadline = Instant::now() + limits.deadline;
-    let cpu = CpuMeter::new(limits.cpu, sandbox.turns.clone());
     let bounds = CallBounds { cpu, deadline, stop: CancellationToken::new() };
     let facts = CallFacts {
         plugin: version.name.clone(),
@@ -253,7 +258,9 @@ mod tests {
             guests += 1;
             for polls in 1..=POLLS_MAX {
                 let control = CallControl { stop: CancellationToken::new() };
-                if poll_then_drop(call(&sandbox, &version, &claim(), control), polls).await {
+                let claim = claim();
+                let call = call(&sandbox, &version, &claim, control, version.meter());
+                if poll_then_drop(call, polls).await {
                     break;
                 }
                 drops += 1;

@@ -355,9 +355,7 @@ pub(crate) async fn prepare(
     });
     let component = compiled.await.map_err(|error| format!("the compiler failed, please report it: {error}"))??;
     let version = Arc::new(Version::link(sandbox, &component, name, &digest, manifest)?);
-    let (trial, place) = (version.clone(), sandbox.clone());
-    let tried = sandbox.guests().spawn(async move { trial.try_out(&place).await }).await;
-    tried.map_err(|error| format!("its trial failed, please report it: {error}"))??;
+    version.try_out(sandbox).await?;
     Ok(version)
 }
 
@@ -368,10 +366,7 @@ async fn rehearse(
     goldens: Vec<(String, Golden)>,
 ) -> Result<(), String> {
     for (file, golden) in goldens {
-        let (version, place) = (version.clone(), sandbox.clone());
-        let played = sandbox.guests().spawn(async move { version.rehearse(&place, &golden).await }).await;
-        let played = played.map_err(|error| format!("golden message {file} failed, please report it: {error}"))?;
-        played.map_err(|why| format!("golden message {file}: {why}"))?;
+        version.rehearse(sandbox, golden).await.map_err(|why| format!("golden message {file}: {why}"))?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Plugins: from a file in a folder to a sandboxed call.
 //!
 //! The life of one call: [`registry`] routes a topic to the version that serves it. [`instance`] makes a fresh store whose
-//! data is [`state`], bounds it by [`limits`], `cpu` and a deadline, hands the message over and waits. Whatever the guest
+//! data is [`state`], bounds it by [`limits`], `cpu` and a deadline, hands the message over and waits, all on [`threads`] of
+//! the guests' own. Whatever the guest
 //! sends passes [`egress`], whatever it prints passes `output`. [`outcome`] judges what was seen: the host names the
 //! reason, the guest cannot. The version's health then says whose fault a fault is. The store is dropped, always.
 //!
@@ -42,6 +43,7 @@ mod rollout;
 mod sandbox;
 mod secrets;
 mod state;
+mod threads;
 mod version;
 mod watch;
 

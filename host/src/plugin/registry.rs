@@ -6,7 +6,6 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use outboxd_core::{Blame, Claim, Outcome, Reason, RetryPolicy, TopicPattern};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::Cache;
 use super::folder::Content;
@@ -250,9 +249,8 @@ impl Handler for Guest {
 impl Guest {
     async fn call(&self, claim: &Claim, call: CallControl) -> (Handled, Evidence) {
         let (sandbox, version, owned) = (self.sandbox.clone(), self.version.clone(), claim.clone());
-        let work = async move { instance::call(&sandbox, &version, &owned, call).await };
-        // On the guests' own threads. Dropping this future aborts the call.
-        let called = AbortOnDropHandle::new(self.sandbox.guests().spawn(work)).await;
+        let work = |cpu| async move { instance::call(&sandbox, &version, &owned, call, cpu).await };
+        let called = self.sandbox.threads.run(self.version.meter(), work).await;
         let digest = Some(self.version.digest.clone());
         match called {
             Ok(report) => {

@@ -1,7 +1,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
@@ -9,7 +8,6 @@ use wasmtime_wasi_config::WasiConfig;
 
 use super::bindings::HostSide;
 use super::compiler::Compiler;
-use super::cpu::Turns;
 use super::egress::{Connector, Egress, Resolve, SystemResolver, TlsRoots, client_config};
 use super::engine::{Pooling, guest_engine};
 use super::grants::Grants;
@@ -17,6 +15,7 @@ use super::limits::MemoryBudget;
 use super::manifest::Profile;
 use super::secrets::Secrets;
 use super::state::CallState;
+use super::threads::GuestThreads;
 
 /// What a sandbox is made of, beside the plugins that run in it.
 #[derive(Clone)]
@@ -34,7 +33,7 @@ pub struct SandboxOptions {
     /// What all guests may hold together. Bytes; default: each slot's 256 MiB, that is no bound of its own.
     pub memory_total_max: Option<u64>,
     pub compiler: Compiler,
-    /// Threads that run guests. Default: one a core.
+    /// Threads that run guests, and as many for those that compute for long. Default: one a core.
     pub threads: Option<usize>,
 }
 
@@ -55,8 +54,7 @@ impl Default for SandboxOptions {
     }
 }
 
-/// Where guests run: one engine, two linkers, one budget of memory, and threads of their own, so that a guest that computes
-/// never delays a lease.
+/// Where guests run: one engine, two linkers, one budget of memory, and threads of their own.
 pub(crate) struct Sandbox {
     pub(crate) engine: Engine,
     std: Linker<CallState>,
@@ -67,10 +65,9 @@ pub(crate) struct Sandbox {
     refused_addresses: Vec<SocketAddr>,
     resolver: Arc<dyn Resolve>,
     tls: Arc<rustls::ClientConfig>,
-    pub(crate) turns: Turns,
     /// How many instances may lie idle between two messages, over all plugins.
     pub(crate) idle: Arc<Semaphore>,
-    guests: Option<Runtime>,
+    pub(crate) threads: GuestThreads,
 }
 
 impl Sandbox {
@@ -79,16 +76,6 @@ impl Sandbox {
         let link = |profile| linker(&engine, profile).map_err(|error| format!("no sandbox: {error:#}"));
         let cores = || std::thread::available_parallelism().map_or(2, |cores| cores.get());
         let threads = options.threads.unwrap_or_else(cores).max(1);
-        // A guest holds its thread for a tick, so the default of 61 polls between two looks at the clock and the network
-        // would be most of a second.
-        let guests = Builder::new_multi_thread()
-            .worker_threads(threads)
-            .thread_name("guests")
-            .enable_all()
-            .event_interval(4)
-            .global_queue_interval(4)
-            .build()
-            .map_err(|error| format!("no threads for guests: {error}"))?;
         Ok(Sandbox {
             std: link(Profile::Std)?,
             minimal: link(Profile::Minimal)?,
@@ -98,9 +85,8 @@ impl Sandbox {
             refused_addresses: options.refused_addresses,
             resolver: options.resolver,
             tls: client_config(&options.roots)?,
-            turns: Turns::new(threads),
             idle: Arc::new(Semaphore::new(options.slots)),
-            guests: Some(guests),
+            threads: GuestThreads::start(threads).map_err(|error| format!("no threads for guests: {error}"))?,
             engine,
         })
     }
@@ -120,20 +106,6 @@ impl Sandbox {
             tls: self.tls.clone(),
         };
         Egress::new(grants.policy(), self.secrets.clone(), connector)
-    }
-
-    /// The threads that guests run on.
-    pub(crate) fn guests(&self) -> &Handle {
-        self.guests.as_ref().expect("the runtime is taken only when the sandbox is dropped").handle()
-    }
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        // Dropping a runtime waits for it, which must not happen within another.
-        if let Some(guests) = self.guests.take() {
-            guests.shutdown_background();
-        }
     }
 }
 

@@ -178,7 +178,7 @@ impl CallState {
         state.interrupted = state.bounds.must_stop();
         Ok(match state.interrupted {
             Some(_) => UpdateDeadline::Interrupt,
-            None => UpdateDeadline::YieldCustom(1, Box::pin(state.bounds.cpu.clone().pause())),
+            None => UpdateDeadline::Yield(1),
         })
     }
 

@@ -9,6 +9,7 @@ use wasmtime_wasi_config::WasiConfigVariables;
 
 use super::bindings::HostSidePre;
 use super::component::{check_world, one_line};
+use super::cpu::CpuMeter;
 use super::egress::Egress;
 use super::golden::Golden;
 use super::instance;
@@ -80,13 +81,21 @@ impl Version {
         })
     }
 
+    /// Measures one call.
+    pub(crate) fn meter(&self) -> Arc<CpuMeter> {
+        CpuMeter::new(self.manifest.limits.cpu)
+    }
+
     /// Starts an instance and throws it away: a component that cannot start is found before the first message.
-    pub(crate) async fn try_out(&self, sandbox: &Sandbox) -> Result<(), String> {
-        instance::try_out(sandbox, self).await
+    pub(crate) async fn try_out(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<(), String> {
+        let (version, place) = (self.clone(), sandbox.clone());
+        let trial = |cpu| async move { instance::try_out(&place, &version, cpu).await };
+        let tried = sandbox.threads.run(self.meter(), trial).await;
+        tried.map_err(|error| format!("its trial failed, please report it: {error}"))?
     }
 
     /// Plays a golden message through; the text says what came instead of what was expected.
-    pub(crate) async fn rehearse(&self, sandbox: &Sandbox, golden: &Golden) -> Result<(), String> {
+    pub(crate) async fn rehearse(self: &Arc<Self>, sandbox: &Arc<Sandbox>, golden: Golden) -> Result<(), String> {
         let script = Arc::new(golden.script());
         let egress = self.egress.rehearsal(script.clone());
         let topic = self.manifest.topics.iter().find_map(|topic| match topic {
@@ -95,7 +104,11 @@ impl Version {
         });
         let claim = golden.claim(topic.unwrap_or(&self.name));
         let control = CallControl { stop: tokio_util::sync::CancellationToken::new() };
-        let report = instance::call_through(sandbox, self, &claim, control, Some(egress)).await;
+        let (version, place) = (self.clone(), sandbox.clone());
+        let work =
+            |cpu| async move { instance::call_through(&place, &version, &claim, control, cpu, Some(egress)).await };
+        let played = sandbox.threads.run(self.meter(), work).await;
+        let report = played.map_err(|error| format!("outboxd failed, please report it: {error}"))?;
         golden.judge(&report.verdict.outcome, &script)?;
         if report.verdict.evidence == Evidence::Success {
             self.health().succeeded();

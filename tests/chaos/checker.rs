@@ -9,10 +9,13 @@ use uuid::Uuid;
 use crate::faults::{Fault, Kind};
 use crate::producer::Fates;
 use crate::sink::Delivery;
+use crate::stage::lease;
 use crate::truth::Truth;
 
-/// How long after its answer a call is settled where nothing goes wrong, on a loaded machine.
-const SETTLED_WITHIN: Duration = Duration::from_millis(500);
+/// How long after its answer a call is settled where nothing goes wrong, on a loaded machine: a quarter of a lease, 500 ms.
+fn settled_within() -> Duration {
+    lease() / 4
+}
 
 /// Everything that was seen.
 pub struct Evidence {
@@ -177,7 +180,7 @@ fn check_message(
 
 /// A message that was settled is never handed over again. A relay that slept through all of that may still finish its call.
 fn check_nothing_after(evidence: &Evidence, id: Uuid, settled: SystemTime, taken: &[&Delivery], verdict: &mut Verdict) {
-    for late in taken.iter().filter(|delivery| delivery.at > settled + SETTLED_WITHIN) {
+    for late in taken.iter().filter(|delivery| delivery.at > settled + settled_within()) {
         if !evidence.faults.iter().any(|fault| woke_up(fault, late) && fault.from <= settled) {
             verdict.broken.push(format!("{id}: handed over again after it was settled: {}", Story(taken)));
         }
@@ -193,7 +196,7 @@ enum Explanation {
 /// relay that was asleep when it should have sent the second.
 fn explain(evidence: &Evidence, id: Uuid, first: &Delivery, second: &Delivery) -> Option<Explanation> {
     // A call without an answer went on until its sender was gone.
-    let settled_by = first.answered.map_or(second.at, |answered| answered + SETTLED_WITHIN);
+    let settled_by = first.answered.map_or(second.at, |answered| answered + settled_within());
     let hit = |fault: &Fault| fault.excuses(first.incarnation) && fault.overlaps(first.at, settled_by);
     let slept = |fault: &Fault| woke_up(fault, second) && fault.from <= first.at;
     let explaining = evidence.faults.iter().enumerate().filter(|(_, fault)| hit(fault) || slept(fault));

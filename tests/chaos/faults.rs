@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::stage::lease;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// SIGKILL of a relay.
@@ -48,9 +50,9 @@ impl Kind {
             // The request may be under way in the kernel.
             Kind::Killed => Duration::from_millis(250),
             // It wakes up amid a call, and is told only then that its lease is gone.
-            Kind::Paused => Duration::from_secs(1),
+            Kind::Paused => lease() / 2,
             // A settle is tried again after a second at most; what lapsed meanwhile is claimed as soon as anyone can.
-            _ => Duration::from_secs(3),
+            _ => lease() * 3 / 2,
         }
     }
 }

@@ -13,7 +13,7 @@ use sqlx::{Connection, PgConnection};
 use crate::faults::{FaultLog, Kind};
 use crate::round::block_on;
 use crate::seed::Seed;
-use crate::stage::{LEASE, Relay};
+use crate::stage::{Relay, lease};
 
 /// How often each fault is done in one round.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ pub fn harass_relay(relay: &mut Relay<'_>, count: usize, numbers: &Numbers, seed
     let mut draw = seed.stream(&format!("relay {}", relay.number));
     for kind in numbers.of_relay(relay.number as usize, count, &mut draw) {
         let wait = Duration::from_millis(draw.u64(50..600));
-        let pause = LEASE + Duration::from_millis(draw.u64(200..1_500));
+        let pause = lease() + Duration::from_millis(draw.u64(200..1_500));
         if curfew.is_over() {
             return;
         }
@@ -130,7 +130,7 @@ pub fn harass_database(
     for kind in numbers.of_database(&mut draw) {
         let wait = Duration::from_millis(draw.u64(500..4_000));
         // Longer than a statement may take: half a lease and the margin by which a frozen server is noticed.
-        let long = LEASE / 3 + Duration::from_millis(draw.u64(2_200..3_500));
+        let long = lease() / 3 + Duration::from_millis(draw.u64(2_200..3_500));
         let bytes = draw.u64(0..2_000);
         if curfew.is_over() {
             return;

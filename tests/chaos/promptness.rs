@@ -10,7 +10,7 @@ use crate::faults::Kind;
 use crate::producer::sell_at_once;
 use crate::round::{Market, alone, block_on};
 use crate::seed::Seed;
-use crate::stage::{LEASE, Lapses, POLL, Stage};
+use crate::stage::{Lapses, POLL, Stage, lease};
 use crate::truth;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ fn what_a_killed_relay_held_is_delivered_within_a_lease_and_a_poll_on_sqlite() {
 }
 
 fn redelivered_in_time(stage: &Stage, sell: impl Fn(usize) -> Vec<uuid::Uuid>) {
-    let bound = LEASE + POLL + Duration::from_secs(1);
+    let bound = lease() + POLL + Duration::from_secs(1);
     let mut took = Vec::new();
     let (mut victim, mut other) = (stage.relay(), stage.relay());
     victim.start();

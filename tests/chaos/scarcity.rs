@@ -12,7 +12,7 @@ use crate::faults::Kind;
 use crate::producer::sell_at_once;
 use crate::round::{Market, alone, block_on};
 use crate::seed::Seed;
-use crate::stage::{LEASE, Lapses, Stage};
+use crate::stage::{Lapses, Stage, lease};
 use crate::truth;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ fn full_again_and_again(stage: Stage, disk: &SmallDisk, fill: impl Fn(), recover
         let from = SystemTime::now();
         fill();
         // The fault itself: longer than a lease.
-        sleep(LEASE * 2);
+        sleep(lease() * 2);
         disk.clear();
         recover();
         stage.faults.note(Kind::DiskFull, None, from);

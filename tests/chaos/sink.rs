@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::faults::milliseconds;
-use crate::stage::LEASE;
+use crate::stage::lease;
 
 /// Requests that are told to come again, of a hundred.
 const REFUSED_PERCENT: u64 = 2;
@@ -183,7 +183,7 @@ async fn receive(
 /// How long it takes to answer: mostly up to `think_max`, now and then longer than a lease, so that leases are renewed.
 fn think(drawn: u64, think_max: Duration) -> Duration {
     if drawn.is_multiple_of(SLOW_EVERY) {
-        return LEASE.mul_f64(1.5);
+        return lease().mul_f64(1.5);
     }
     let think_ms = u64::try_from(think_max.as_millis()).unwrap_or(1).max(1);
     Duration::from_millis(drawn / SLOW_EVERY % think_ms)

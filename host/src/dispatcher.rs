@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outboxd_core::{
     AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, one_line,
+    planted,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -60,7 +61,7 @@ impl Dispatcher {
         }
         let mut last_lives = last_lives.into_iter();
         let Some(claim) = last_lives.next() else { return };
-        let alone = self.last_life.clone().try_acquire_owned().ok();
+        let alone = planted!(16, None, self.last_life.clone().try_acquire_owned().ok());
         let waiting: Vec<Settlement> = last_lives.map(|claim| given_back(&claim)).collect();
         if !waiting.is_empty() && self.store.release(&waiting).await.is_err() {
             // They may still be held by this relay, so the one may not start either.
@@ -101,7 +102,12 @@ impl Dispatcher {
             let error = "the claim was answered so late that its lease could not be trusted".into();
             return Attempted::refused(host_fault(Reason::Overload, error), route.policy);
         }
-        let handled = route.handler.handle(claim, CallControl { stop: lease.stop.clone() }).await;
+        let call = CallControl { stop: lease.stop.clone() };
+        let handled = planted!(
+            10,
+            settled_before_it_ended(route.handler, claim.clone(), call),
+            route.handler.handle(claim, call).await,
+        );
         Attempted { handled, took: started.elapsed(), policy: route.policy }
     }
 
@@ -142,6 +148,13 @@ impl Attempted {
     fn refused(outcome: Outcome, policy: Arc<RetryPolicy>) -> Self {
         Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy }
     }
+}
+
+/// Bug 10: a call is taken for a success while it runs.
+#[cfg(feature = "planted-bugs")]
+fn settled_before_it_ended(handler: Arc<dyn crate::handler::Handler>, claim: Claim, call: CallControl) -> Handled {
+    tokio::spawn(async move { handler.handle(&claim, call).await });
+    Handled::new(Outcome::Success)
 }
 
 /// The settlement of a claim on its last life that must wait for another.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId};
+use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId, planted};
 use outboxd_store::OutboxStore;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -100,7 +100,11 @@ impl Leases {
             };
             match status {
                 LeaseStatus::Held => lease.trusted_until = self.trusted_until(asked),
-                LeaseStatus::Lost => self.lose(&mut held, renewed.id, "another relay may hold it"),
+                LeaseStatus::Lost => planted!(
+                    12,
+                    lease.trusted_until = self.trusted_until(asked),
+                    self.lose(&mut held, renewed.id, "another relay may hold it")
+                ),
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboxd_core::MAX_LAPSES_DEFAULT;
+use outboxd_core::{MAX_LAPSES_DEFAULT, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -193,6 +193,7 @@ impl Relay {
         }
         let asked = Instant::now();
         let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
+        let asked = planted!(5, Instant::now(), asked);
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;

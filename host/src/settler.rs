@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use outboxd_core::{LeaseStatus, Settlement, Transition};
+use outboxd_core::{LeaseStatus, Settlement, Transition, planted};
 use outboxd_store::{OutboxStore, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -60,6 +60,12 @@ impl Settler {
     }
 
     pub fn hand_over(&self, ready: Ready) {
+        planted!(
+            9,
+            if self.places_free() == 0 {
+                return;
+            }
+        );
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
     }
@@ -91,7 +97,11 @@ impl SettleLoop {
                     count_lost(&batch.settlements, &statuses, first);
                     return;
                 }
-                Err(error) => sleep(self.outage.note(&error)).await,
+                Err(error) => {
+                    planted!(7, return);
+                    planted!(8, return give_back(&*self.store, batch).await);
+                    sleep(self.outage.note(&error)).await;
+                }
             }
             first = false;
             batch.give_up_what_is_over(Instant::now());
@@ -146,6 +156,16 @@ fn count_lost(settlements: &[Settlement], statuses: &[LeaseStatus], first: bool)
             info!(message.id = %id, "message {id} was settled by a statement whose answer was lost, or by another relay");
         }
     }
+}
+
+/// Bug 8: a settle of unknown fate is taken for one that failed.
+#[cfg(feature = "planted-bugs")]
+async fn give_back(store: &dyn OutboxStore, mut batch: Batch) {
+    let (after, reason) = (std::time::Duration::ZERO, outboxd_core::Reason::Overload);
+    for settlement in &mut batch.settlements {
+        settlement.transition = Transition::Released { after, reason, error: "taken for failed".into() };
+    }
+    let _ = store.release(&batch.settlements).await;
 }
 
 #[derive(Clone, Copy)]

@@ -77,3 +77,12 @@ fn only_the_core_compares_an_attempt_with_a_maximum() {
     absent("host/src", ">= policy.max_attempts", &[]);
     absent("host/store/src", "max_attempts", &[]);
 }
+
+#[test]
+fn planted_bugs_are_in_no_program_that_is_shipped() {
+    // Refused in a release build; here it is a debug build, as anybody makes it who gives no feature.
+    let program = fs::read(env!("CARGO_BIN_EXE_outboxd")).expect("the program");
+    let chosen_by = ["OUTBOXD_PLANTED", "_BUG"].concat();
+
+    assert!(!program.windows(chosen_by.len()).any(|window| window == chosen_by.as_bytes()));
+}

@@ -1,74 +1,62 @@
 //! What happened, and the invariants over it: checked at every statement, not only at the end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use outboxd_core::{Claim, LeaseId, LeaseStatus, MessageId, Reason, Settlement, Transition};
+use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId, Outcome, Reason, Settlement, Transition};
 use tokio::time::Instant;
 
-/// Counts over a run. A count that stays zero tells what was not tested.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    pub statements: u64,
-    pub calls: u64,
-    pub fenced: u64,
-    pub unknown_landed: u64,
-    pub unknown_not_landed: u64,
-    pub lapses: u64,
-    pub lost_by_renewal: u64,
-    pub late_settles: u64,
-    pub duplicates: u64,
-    pub parked: u64,
-    pub resumed: u64,
-    pub interrupted: u64,
-    pub stopped_in_a_claim: u64,
-    pub crashed: u64,
-}
-
-impl Seen {
-    pub fn add(&mut self, other: &Seen) {
-        self.statements += other.statements;
-        self.calls += other.calls;
-        self.fenced += other.fenced;
-        self.unknown_landed += other.unknown_landed;
-        self.unknown_not_landed += other.unknown_not_landed;
-        self.lapses += other.lapses;
-        self.lost_by_renewal += other.lost_by_renewal;
-        self.late_settles += other.late_settles;
-        self.duplicates += other.duplicates;
-        self.parked += other.parked;
-        self.resumed += other.resumed;
-        self.interrupted += other.interrupted;
-        self.stopped_in_a_claim += other.stopped_in_a_claim;
-        self.crashed += other.crashed;
-    }
-}
+use crate::faults::Link;
+use crate::policy::assert_follows;
+use crate::seen::Seen;
 
 /// What the ledger knows of one message.
 #[derive(Default)]
 struct Entry {
     attempts: u32,
-    lease: Option<(LeaseId, Instant)>,
+    lease: Option<Lease>,
     finished: Option<&'static str>,
     successes: u32,
-    /// A fault that may have made it come twice: a lapse, or a result that could not be settled.
+    /// What may have made it come twice: a lapse, or a person who discarded it while it was under way.
     excused: bool,
 }
 
-#[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<Inner>>);
+/// A lease that the store granted.
+struct Lease {
+    id: LeaseId,
+    until: Instant,
+    holder: Arc<Link>,
+    /// The holder got the claim's answer.
+    is_known: bool,
+}
+
+#[derive(Clone)]
+pub struct Ledger {
+    max_attempts: u32,
+    inner: Arc<Mutex<Inner>>,
+}
 
 #[derive(Default)]
 struct Inner {
     messages: HashMap<MessageId, Entry>,
-    succeeded: HashSet<LeaseId>,
+    granted: HashMap<LeaseId, Instant>,
+    /// What a plugin answered under each lease.
+    answers: HashMap<LeaseId, Outcome>,
+    /// When a relay was told that its lease is lost.
+    told_lost: HashMap<LeaseId, Instant>,
+    /// Leases that a person ended, by discarding the message.
+    ended_by_a_person: HashMap<LeaseId, Instant>,
     seen: Seen,
 }
 
 impl Ledger {
+    pub fn new(max_attempts: u32) -> Self {
+        Ledger { max_attempts, inner: Arc::default() }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("no invariant failed while the ledger was held")
+        self.inner.lock().expect("no invariant failed while the ledger was held")
     }
 
     pub fn seen(&self) -> Seen {
@@ -79,25 +67,32 @@ impl Ledger {
         change(&mut self.inner().seen);
     }
 
-    /// A claim took effect, whether or not its answer arrives.
-    pub fn claimed(&self, claims: &[Claim], lease: Duration) {
+    /// A claim took effect; `is_known` says whether its answer arrives.
+    pub fn claimed(&self, claims: &[Claim], lease: Duration, holder: &Arc<Link>, is_known: bool) {
         let mut inner = self.inner();
         let now = Instant::now();
         for claim in claims {
             let entry = inner.messages.entry(claim.message.id).or_default();
             assert_eq!(entry.finished, None, "{} was claimed after it had ended", claim.message.id);
-            let lapsed = match entry.lease {
-                Some((_, until)) => {
-                    assert!(now >= until, "{} was claimed while another lease was live", claim.message.id);
-                    true
-                }
-                None => false,
-            };
+            let lapsed = entry.lease.as_ref();
+            if let Some(lapsed) = lapsed {
+                assert!(now >= lapsed.until, "{} was claimed while another lease was live", claim.message.id);
+                assert!(
+                    !lapsed.is_known || lapsed.holder.may_have_let_lapse(lapsed.until),
+                    "the lease of {} lapsed at {:?} without a cause: {:?}",
+                    claim.message.id,
+                    lapsed.until,
+                    lapsed.holder,
+                );
+            }
+            let lapsed = lapsed.is_some();
             assert_eq!(claim.lapsed, lapsed, "a claim says of itself whether it took over a lost lease");
             assert_eq!(claim.attempt.0, entry.attempts + 1, "attempts rise by one at each claim");
             entry.attempts = claim.attempt.0;
-            entry.lease = Some((claim.lease_id, now + lease));
+            let (holder, until) = (holder.clone(), now + lease);
+            entry.lease = Some(Lease { id: claim.lease_id, until, holder, is_known });
             entry.excused |= lapsed;
+            inner.granted.insert(claim.lease_id, now);
             inner.seen.lapses += u64::from(lapsed);
         }
     }
@@ -107,15 +102,23 @@ impl Ledger {
         let now = Instant::now();
         let entry = inner.messages.entry(id).or_default();
         match (&mut entry.lease, status) {
-            (Some((current, until)), LeaseStatus::Held) => {
-                assert_eq!(*current, lease_id, "a stale lease was renewed");
-                *until = now + lease;
+            (Some(current), LeaseStatus::Held) => {
+                assert_eq!(current.id, lease_id, "a stale lease was renewed");
+                current.until = now + lease;
             }
             (None, LeaseStatus::Held) => panic!("a lease was renewed that nobody has"),
             (current, LeaseStatus::Lost) => {
-                assert!(current.is_none_or(|(current, _)| current != lease_id), "a live lease was called lost");
+                assert!(current.as_ref().is_none_or(|current| current.id != lease_id), "a live lease was called lost");
                 inner.seen.lost_by_renewal += 1;
             }
+        }
+    }
+
+    /// The answer of a renewal has arrived.
+    pub fn told(&self, held: &[Held], statuses: &[LeaseStatus]) {
+        let mut inner = self.inner();
+        for (held, _) in held.iter().zip(statuses).filter(|(_, status)| **status == LeaseStatus::Lost) {
+            inner.told_lost.insert(held.lease_id, Instant::now());
         }
     }
 
@@ -123,24 +126,26 @@ impl Ledger {
     pub fn settled(&self, settlement: &Settlement, status: LeaseStatus) {
         let mut inner = self.inner();
         let now = Instant::now();
-        let succeeded = inner.succeeded.contains(&settlement.lease_id);
+        let answer = inner.answers.get(&settlement.lease_id).cloned();
         let entry = inner.messages.entry(settlement.id).or_default();
-        let current = entry.lease.filter(|(current, _)| *current == settlement.lease_id);
+        let current = entry.lease.as_ref().filter(|current| current.id == settlement.lease_id);
         if status == LeaseStatus::Lost {
             assert!(current.is_none(), "a settle under a live lease was refused");
             inner.seen.fenced += 1;
             return;
         }
-        let Some((_, until)) = current else { panic!("a settle without its lease changed something") };
+        let Some(until) = current.map(|lease| lease.until) else {
+            panic!("a settle without its lease changed something")
+        };
         entry.lease = None;
+        assert_follows(answer.as_ref(), &settlement.transition, entry.attempts, self.max_attempts);
         match &settlement.transition {
-            Transition::Delivered => {
-                assert!(succeeded, "delivered without a success");
-                entry.finished = Some("delivered");
-            }
+            Transition::Delivered => entry.finished = Some("delivered"),
             Transition::Dead { reason, .. } => {
                 entry.finished = Some("dead");
+                let is_spent = entry.attempts >= self.max_attempts;
                 inner.seen.crashed += u64::from(*reason == Reason::Crashed);
+                inner.seen.spent += u64::from(is_spent);
             }
             Transition::Released { reason, .. } => {
                 entry.attempts -= 1;
@@ -151,10 +156,28 @@ impl Ledger {
         inner.seen.late_settles += u64::from(now >= until);
     }
 
-    /// A plugin is about to answer success.
-    pub fn succeeded(&self, claim: &Claim) {
+    /// A call of a plugin begins.
+    pub fn called(&self, claim: &Claim, by: &Link) {
         let mut inner = self.inner();
-        inner.succeeded.insert(claim.lease_id);
+        inner.seen.calls += 1;
+        inner.assert_trusted(claim, by);
+    }
+
+    /// A plugin is about to answer.
+    pub fn answered(&self, claim: &Claim, outcome: &Outcome, by: &Arc<Link>) {
+        let mut inner = self.inner();
+        inner.answers.insert(claim.lease_id, outcome.clone());
+        let waiting = inner.messages.values().filter_map(|entry| entry.lease.as_ref());
+        let waiting =
+            waiting.filter(|lease| Arc::ptr_eq(&lease.holder, by) && inner.answers.contains_key(&lease.id)).count();
+        inner.seen.results_waiting_max = inner.seen.results_waiting_max.max(waiting);
+        if *outcome != Outcome::Success {
+            return;
+        }
+        inner.assert_trusted(claim, by);
+        if let Some(told) = inner.told_lost.get(&claim.lease_id) {
+            assert!(*told >= Instant::now(), "a call went on after its relay was told that the lease is lost");
+        }
         let entry = inner.messages.entry(claim.message.id).or_default();
         entry.successes += 1;
         if entry.successes > 1 {
@@ -163,12 +186,30 @@ impl Ledger {
         }
     }
 
-    /// The answer under this lease may be lost: a stop, a crash, a cut database.
-    pub fn excuse(&self, id: MessageId) {
-        self.inner().messages.entry(id).or_default().excused = true;
+    /// A person made it dead.
+    pub fn discarded(&self, id: MessageId) {
+        let mut inner = self.inner();
+        let entry = inner.messages.entry(id).or_default();
+        assert_eq!(entry.finished, None, "{id} was discarded after it had ended");
+        entry.finished = Some("dead");
+        if let Some(lease) = entry.lease.take() {
+            entry.excused = true;
+            inner.ended_by_a_person.insert(lease.id, Instant::now());
+            inner.seen.discarded_under_way += 1;
+        }
     }
 
-    /// Every message has ended, and `crashed` only those of `killers`, where only they kill.
+    /// A person sent it round again.
+    pub fn redriven(&self, id: MessageId) {
+        let mut inner = self.inner();
+        let entry = inner.messages.entry(id).or_default();
+        assert_eq!(entry.finished, Some("dead"), "{id} was redriven, and it was not dead");
+        entry.finished = None;
+        entry.attempts = 0;
+        inner.seen.redriven += 1;
+    }
+
+    /// Every message has ended.
     pub fn all_finished(&self, ids: &[MessageId]) -> bool {
         let inner = self.inner();
         ids.iter().all(|id| inner.messages.get(id).is_some_and(|entry| entry.finished.is_some()))
@@ -178,5 +219,20 @@ impl Ledger {
         let inner = self.inner();
         let finished = |id: &&MessageId| inner.messages.get(id).is_some_and(|entry| entry.finished.is_some());
         ids.iter().filter(|id| !finished(id)).copied().collect()
+    }
+}
+
+impl Inner {
+    /// A relay that works under a lease has it, as the database sees it: nobody else can be at work on the same message.
+    /// Excepted is a relay that stood still and had no chance to notice, and a lease that a person ended.
+    fn assert_trusted(&self, claim: &Claim, by: &Link) {
+        let lease = self.messages.get(&claim.message.id).and_then(|entry| entry.lease.as_ref());
+        let is_live = lease.is_some_and(|lease| lease.id == claim.lease_id && Instant::now() < lease.until);
+        assert!(
+            is_live
+                || by.was_frozen_since(self.granted[&claim.lease_id])
+                || self.ended_by_a_person.contains_key(&claim.lease_id),
+            "a call was under way without its lease"
+        );
     }
 }

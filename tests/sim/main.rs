@@ -9,11 +9,20 @@
 mod faults;
 mod ledger;
 mod plugins;
+mod policy;
+mod seen;
 mod world;
 
 use std::time::{Duration, Instant};
 
-use ledger::Seen;
+use seen::Seen;
+
+/// The bugs that stand in the code on purpose are found.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn every_planted_bug_is_found() {
+    outboxd_test_support::planted::every_bug_is_found(outboxd_test_support::planted::Suite::Simulation);
+}
 
 /// Enough for every rare path to be reached.
 const SEEDS_MIN: u64 = 200;
@@ -52,6 +61,7 @@ fn replaying() -> bool {
 fn without_faults_every_message_ends_and_none_comes_twice() {
     let seen = run_many(world::Scenario::Calm);
 
+    assert!(replaying() || seen.spent > 0, "no message spent its attempts");
     assert_eq!((seen.fenced, seen.unknown_landed, seen.lapses, seen.duplicates), (0, 0, 0, 0));
 }
 
@@ -72,6 +82,8 @@ fn under_faults_every_message_ends_and_every_duplicate_is_explained() {
     assert!(seen.duplicates > 0, "no duplicate");
     assert!(seen.parked > 0 && seen.resumed > 0, "no plugin was parked and resumed");
     assert!(seen.interrupted > 0, "no call was interrupted by a stop");
+    assert!(seen.discarded_under_way > 0 && seen.redriven > 0, "nobody discarded or redrove anything");
+    assert!(seen.results_waiting_max >= world::RESULTS_MAX, "results never took all their places");
     assert!(seen.stopped_in_a_claim > 0, "no stop came while a claim was under way");
 }
 

@@ -1,16 +1,18 @@
 //! Plugins that do what the dice say, with the real health rules around them.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
-use outboxd_core::{Admission, Backoff, Blame, Claim, Health, Outcome, Reason, RetryPolicy};
+use outboxd_core::{Admission, Blame, Claim, Health, MessageId, Outcome, Reason, RetryPolicy};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{Dice, Link};
 use crate::ledger::Ledger;
+use crate::policy::POLICY;
 
 /// What every relay of a world has in its plugins folder.
 #[derive(Clone)]
@@ -19,8 +21,10 @@ pub struct Folder {
     pub ledger: Ledger,
     /// While set, the plugin "broken" traps on everything.
     pub broken: Arc<AtomicBool>,
+    /// While set, some messages trap whatever is tried.
+    pub stubborn: Arc<AtomicBool>,
     /// The messages that kill the relay they are handed to.
-    pub killers: Arc<Mutex<Vec<outboxd_core::MessageId>>>,
+    pub killers: Arc<Mutex<Vec<MessageId>>>,
     /// The longest call.
     pub slowest_ms: u64,
     pub max_attempts: u32,
@@ -38,12 +42,32 @@ struct FakePlugin {
     folder: Folder,
     link: Arc<Link>,
     health: Mutex<Health>,
+    evidence: Mutex<Evidence>,
+}
+
+/// What there is against a plugin: kept a second time, to check its health.
+#[derive(Default)]
+struct Evidence {
+    succeeded: bool,
+    faulty: HashSet<MessageId>,
+}
+
+impl Evidence {
+    fn succeeded(&mut self) {
+        *self = Evidence { succeeded: true, faulty: HashSet::new() };
+    }
 }
 
 impl Plugins {
     pub fn new(folder: Folder, link: Arc<Link>) -> Self {
         let plugins = ["shop", "mail", "broken"].map(|name| {
-            let plugin = FakePlugin { name, folder: folder.clone(), link: link.clone(), health: Mutex::default() };
+            let plugin = FakePlugin {
+                name,
+                folder: folder.clone(),
+                link: link.clone(),
+                health: Mutex::default(),
+                evidence: Mutex::default(),
+            };
             (name, Arc::new(plugin))
         });
         Plugins { folder, link, plugins: plugins.into() }
@@ -54,11 +78,7 @@ impl Handlers for Plugins {
     /// A topic's plugin is what stands before its dot.
     fn route(&self, topic: &str) -> Option<Route> {
         let (name, plugin) = self.plugins.iter().find(|(name, _)| topic.split('.').next() == Some(*name))?;
-        let policy = RetryPolicy {
-            max_attempts: self.folder.max_attempts,
-            pause: Duration::from_millis(200),
-            backoff: Backoff { base: Duration::from_millis(50), max: Duration::from_secs(2), jitter: 1.0 },
-        };
+        let policy = RetryPolicy { max_attempts: self.folder.max_attempts, ..POLICY };
         let admission = match self.link.is_dead() {
             true => Admission::Open,
             false => plugin.health.lock().expect("not poisoned").admission(Instant::now().into_std()),
@@ -81,58 +101,78 @@ impl Handlers for Plugins {
 impl Handler for FakePlugin {
     async fn handle(&self, claim: &Claim, call: CallControl) -> Handled {
         self.link.alive().await;
-        self.folder.ledger.note(|seen| seen.calls += 1);
+        self.folder.ledger.called(claim, &self.link);
         if self.folder.killers.lock().expect("not poisoned").contains(&claim.message.id) {
             self.link.kill();
             self.link.alive().await;
         }
         let slow = self.folder.dice.chance(0.1);
         let took = self.folder.dice.millis(0..if slow { self.folder.slowest_ms } else { 50 });
-        tokio::select! {
-            biased;
-            () = call.stop.cancelled() => {
-                self.folder.ledger.excuse(claim.message.id);
-                return Handled::new(Outcome::Fault {
-                    reason: Reason::Interrupted,
-                    error: "stopped".into(),
-                    blame: Blame::Host,
-                });
-            }
-            () = sleep(took) => {}
-        }
+        let ended = call.stop.run_until_cancelled(sleep(took)).await;
         self.link.alive().await;
-        Handled::new(self.outcome(claim))
+        if ended.is_none() || call.stop.is_cancelled() {
+            let (reason, error) = (Reason::Interrupted, "stopped".into());
+            return self.answer(claim, Outcome::Fault { reason, error, blame: Blame::Host });
+        }
+        self.answer(claim, self.outcome(claim))
     }
 }
 
 impl FakePlugin {
+    fn answer(&self, claim: &Claim, outcome: Outcome) -> Handled {
+        self.folder.ledger.answered(claim, &outcome, &self.link);
+        Handled::new(outcome)
+    }
+
     fn outcome(&self, claim: &Claim) -> Outcome {
+        if self.folder.stubborn.load(Ordering::Relaxed) && is_stubborn(claim) {
+            return self.trap(claim);
+        }
         if self.name == "broken" && self.folder.broken.load(Ordering::Relaxed) {
             return self.trap(claim);
         }
         let error = || "the dice said so".to_owned();
         match self.folder.dice.draw(|rng| rng.u8(0..100)) {
             0..80 => {
-                self.folder.ledger.succeeded(claim);
                 let mut health = self.health.lock().expect("not poisoned");
                 let was_parked = health.is_parked();
                 health.succeeded();
+                self.evidence.lock().expect("not poisoned").succeeded();
                 self.folder.ledger.note(|seen| seen.resumed += u64::from(was_parked));
                 Outcome::Success
             }
             80..90 => Outcome::Retry { error: error(), after: None },
-            90..94 => Outcome::Retry { error: error(), after: Some(Duration::from_millis(300)) },
+            90..93 => Outcome::Retry { error: error(), after: Some(Duration::from_millis(300)) },
+            93..94 => Outcome::Retry { error: error(), after: Some(Duration::from_secs(3600)) },
             94..97 => Outcome::Cancel { error: error() },
             97..98 => Outcome::Fault { reason: Reason::Deadline, error: error(), blame: Blame::Message },
             _ => self.trap(claim),
         }
     }
 
+    /// Only a plugin that never succeeded, or fails on different messages, is to blame; and what is its fault spends nothing.
+    fn check_blame(&self, claim: &Claim, blame: Blame, was_parked_now: bool) {
+        let mut evidence = self.evidence.lock().expect("not poisoned");
+        evidence.faulty.insert(claim.message.id);
+        let is_evident = !evidence.succeeded || evidence.faulty.len() >= 3;
+        assert!(is_evident || !was_parked_now, "one message parked a healthy plugin");
+        assert!(
+            !is_evident || blame == Blame::Plugin,
+            "an attempt was spent on a fault which the plugin was parked for"
+        );
+    }
+
     fn trap(&self, claim: &Claim) -> Outcome {
         let mut health = self.health.lock().expect("not poisoned");
         let was_parked = health.is_parked();
         let blame = health.faulted(claim.message.id, Instant::now().into_std());
+        self.check_blame(claim, blame, !was_parked && health.is_parked());
         self.folder.ledger.note(|seen| seen.parked += u64::from(!was_parked && health.is_parked()));
         Outcome::Fault { reason: Reason::Trap, error: "unreachable".into(), blame }
     }
+}
+
+/// One message of fifty.
+fn is_stubborn(claim: &Claim) -> bool {
+    claim.message.id.0.as_u128() % 50 == 7
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use outboxd::relay::{Relay, RelayOptions};
 use outboxd_core::{Jitter, MessageId};
-use outboxd_store::{MemoryMessage, MemoryStore};
+use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin, Selection};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::faults::{Dice, FaultyStore, Link};
-use crate::ledger::{Ledger, Seen};
+use crate::faults::{Dice, FaultyStore, Link, Trouble};
+use crate::ledger::Ledger;
 use crate::plugins::{Folder, Plugins};
+use crate::seen::Seen;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
@@ -24,7 +25,10 @@ pub enum Scenario {
     Poison,
 }
 
-const LEASE: Duration = Duration::from_secs(2);
+/// Calls of one relay at once, and results that it may hold.
+const CONCURRENCY: usize = 6;
+pub const RESULTS_MAX: usize = 4 * CONCURRENCY;
+pub const LEASE: Duration = Duration::from_secs(2);
 /// How long the nemesis works. Virtual time.
 const STORM: Duration = Duration::from_secs(40);
 /// How long a healed world may take to finish. Virtual time.
@@ -55,15 +59,17 @@ struct Life {
 impl World {
     fn new(seed: u64, scenario: Scenario) -> Self {
         let dice = Dice::new(seed);
-        let ledger = Ledger::default();
+        // In a storm attempts must outlast the nemesis: exhausted messages would hide lost ones.
+        let max_attempts = if scenario == Scenario::Calm { 4 } else { 1000 };
+        let ledger = Ledger::new(max_attempts);
         let folder = Folder {
             dice: dice.clone(),
             ledger: ledger.clone(),
             broken: Arc::new(AtomicBool::new(scenario == Scenario::Storm)),
+            stubborn: Arc::new(AtomicBool::new(true)),
             killers: Arc::default(),
             slowest_ms: if scenario == Scenario::Storm { 6000 } else { 3000 },
-            // Attempts must outlast the nemesis: exhausted messages would hide lost ones.
-            max_attempts: 1000,
+            max_attempts,
         };
         World { scenario, dice, store: Arc::default(), ledger, folder, relays: Vec::new(), ids: Vec::new() }
     }
@@ -78,7 +84,10 @@ impl World {
             self.publish();
             match self.scenario {
                 Scenario::Calm => {}
-                Scenario::Storm => self.strike(),
+                Scenario::Storm => {
+                    self.strike();
+                    self.meddle().await;
+                }
                 Scenario::Poison => self.restart_the_dead(),
             }
             sleep(self.dice.millis(20..1500)).await;
@@ -105,7 +114,7 @@ impl World {
         let handlers = Arc::new(Plugins::new(self.folder.clone(), link.clone()));
         let dice = self.dice.clone();
         let options = RelayOptions {
-            concurrency: 6,
+            concurrency: CONCURRENCY,
             poll_interval: Duration::from_millis(300),
             lease: LEASE,
             grace: Duration::from_secs(1),
@@ -120,7 +129,9 @@ impl World {
     }
 
     fn publish(&mut self) {
-        for _ in 0..self.dice.draw(|rng| rng.usize(0..6)) {
+        // Now and then so many that results take all their places.
+        let many = if self.dice.chance(0.05) { 80 } else { 6 };
+        for _ in 0..self.dice.draw(|rng| rng.usize(0..many)) {
             let topics = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a"];
             let topic = self.dice.draw(|rng| topics[rng.usize(..topics.len())]);
             let delay = if self.dice.chance(0.2) { self.dice.millis(0..3000) } else { Duration::ZERO };
@@ -138,23 +149,35 @@ impl World {
     /// One act of the nemesis.
     fn strike(&mut self) {
         let victim = self.dice.draw(|rng| rng.usize(..self.relays.len()));
-        match self.dice.draw(|rng| rng.u8(0..20)) {
+        let link = self.relays[victim].link.clone();
+        match self.dice.draw(|rng| rng.u8(0..24)) {
             0 => self.replace(victim, |life| life.link.kill()),
-            1 => self.replace(victim, |life| life.shutdown.cancel()),
-            2 => {
-                let time = self.dice.millis(100..7000);
-                self.relays[victim].link.freeze(time);
-            }
-            3 => {
-                let time = self.dice.millis(50..5000);
-                self.relays[victim].link.cut(time);
-            }
+            1 | 8 | 9 => self.replace(victim, |life| life.shutdown.cancel()),
+            2 => link.begin(Trouble::Frozen, self.dice.millis(100..7000)),
+            3 => link.begin(Trouble::Cut, self.dice.millis(50..5000)),
             4 => {
                 let time = self.dice.millis(50..3000);
-                self.relays.iter().for_each(|life| life.link.cut(time));
+                self.relays.iter().for_each(|life| life.link.begin(Trouble::Cut, time));
             }
-            5 => self.folder.broken.store(self.dice.chance(0.5), Ordering::Relaxed),
+            5 => link.begin(Trouble::Stuck, self.dice.millis(50..400)),
+            6 => link.begin(Trouble::Late, self.dice.millis(50..3000)),
+            7 => self.folder.broken.store(self.dice.chance(0.5), Ordering::Relaxed),
             _ => {}
+        }
+    }
+
+    /// What people do: they give a message up, and send dead ones round again.
+    async fn meddle(&self) {
+        let recent = self.ids.len().saturating_sub(30);
+        for id in &self.ids[recent..] {
+            if self.dice.chance(0.02) && self.store.discard(&[*id]).await.is_ok_and(|count| count > 0) {
+                self.ledger.discarded(*id);
+            }
+            let selection = Selection::Ids(vec![*id]);
+            let redrive = self.store.redrive(&selection, 1, Duration::ZERO, Duration::ZERO);
+            if self.dice.chance(0.2) && redrive.await.is_ok_and(|count| count > 0) {
+                self.ledger.redriven(*id);
+            }
         }
     }
 
@@ -177,9 +200,9 @@ impl World {
 
     fn heal(&mut self) {
         self.folder.broken.store(false, Ordering::Relaxed);
+        self.folder.stubborn.store(false, Ordering::Relaxed);
         for life in &self.relays {
-            life.link.freeze(Duration::ZERO);
-            life.link.cut(Duration::ZERO);
+            life.link.heal();
         }
         self.restart_the_dead();
     }

@@ -12,6 +12,8 @@ on_every_store! {
     a_claim_says_whether_it_took_over_a_lost_lease
     a_released_message_waits_as_long_as_told
     a_release_ends_the_lease
+    a_lease_releases_once
+    a_lease_from_before_a_redrive_is_lost
     an_old_lease_beside_the_new_one_of_its_row_is_lost
     a_row_that_is_gone_is_a_lost_lease
 }
@@ -107,6 +109,35 @@ async fn a_release_ends_the_lease(store: TestStore) {
     let claim = store.claim_one().await;
     store.release_one(&claim, Duration::ZERO).await;
     // The same attempt number comes round again: it is no fence.
+    let again = store.claim_one().await;
+    assert_eq!(again.attempt, claim.attempt);
+
+    let stale = store.settle_one(&claim, Transition::Delivered).await;
+
+    assert_eq!(stale, LeaseStatus::Lost);
+    assert_eq!(store.state_of(id).await, State::Processing);
+}
+
+async fn a_lease_releases_once(store: TestStore) {
+    let id = store.publish_one(draft(TOPIC)).await;
+    let claim = store.claim_one().await;
+    store.release_one(&claim, Duration::ZERO).await;
+    let again = store.claim_one().await;
+    assert_eq!(again.attempt, claim.attempt);
+
+    let stale = store.release_one(&claim, Duration::ZERO).await;
+
+    assert_eq!(stale, LeaseStatus::Lost);
+    assert_eq!(store.state_of(id).await, State::Processing);
+}
+
+async fn a_lease_from_before_a_redrive_is_lost(store: TestStore) {
+    let id = store.publish_one(draft(TOPIC)).await;
+    let claim = store.claim_one().await;
+    store.admin.discard(&[id]).await.unwrap();
+    let selection = outboxd_store::Selection::Ids(vec![id]);
+    store.admin.redrive(&selection, 1, Duration::ZERO, Duration::ZERO).await.unwrap();
+    // A redrive counts attempts anew: the same number comes round again.
     let again = store.claim_one().await;
     assert_eq!(again.attempt, claim.attempt);
 

@@ -26,6 +26,14 @@ mod planner;
 mod pooler;
 /// Several processes on one SQLite file.
 mod processes;
+/// The bugs that stand in the code on purpose are found.
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    #[test]
+    fn every_planted_bug_is_found() {
+        outboxd_test_support::planted::every_bug_is_found(outboxd_test_support::planted::Suite::Store);
+    }
+}
 /// Producers that race for a dedup key.
 mod races;
 /// Migrations and what the table refuses.

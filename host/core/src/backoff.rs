@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::Attempt;
+use crate::{Attempt, planted};
 
 /// Capped exponential backoff with full jitter: the wait after attempt n is drawn from `[0, min(max, base · 2^(n-1))]`
 /// (Brooker, "Exponential Backoff and Jitter", AWS 2015).
@@ -39,7 +39,7 @@ impl Jitter {
 impl Backoff {
     /// The wait after `attempt` failed. Saturates: no attempt overflows, none waits longer than `max`.
     pub fn delay(&self, attempt: Attempt, jitter: Jitter) -> Duration {
-        let doublings = attempt.0.saturating_sub(1).min(31);
+        let doublings = planted!(26, attempt.0.saturating_sub(1) % 8, attempt.0.saturating_sub(1).min(31));
         let full = self.base.saturating_mul(1 << doublings).min(self.max);
         let share = self.jitter.clamp(0.0, 1.0);
         full.mul_f64(1.0 - share * (1.0 - jitter.0)).min(self.max)

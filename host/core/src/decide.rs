@@ -1,4 +1,4 @@
-use crate::{Attempt, Blame, Claim, Jitter, Outcome, Payload, Reason, RetryPolicy, Transition};
+use crate::{Attempt, Blame, Claim, Jitter, Outcome, Payload, Reason, RetryPolicy, Transition, planted};
 
 /// Decides whether a claimed message may be handed to a plugin at all. The neighbour of [`decide`]: what it refuses is
 /// settled dead before any plugin runs. `max_lapses` lost leases make a message `crashed`.
@@ -39,11 +39,12 @@ pub fn decide(outcome: Outcome, attempt: Attempt, policy: &RetryPolicy, jitter: 
         Outcome::Fault { reason, error, blame: Blame::Message } => (reason, error, None),
         Outcome::Retry { error, after } => (Reason::Retry, error, after),
     };
-    if attempt.0 >= policy.max_attempts {
+    if planted!(11, attempt.0 > policy.max_attempts, attempt.0 >= policy.max_attempts) {
         return Transition::Dead { reason, error };
     }
     let after = asked.unwrap_or_else(|| policy.backoff.delay(attempt, jitter));
-    Transition::Pending { after: after.min(policy.backoff.max), reason, error }
+    let after = planted!(27, after, after.min(policy.backoff.max));
+    Transition::Pending { after, reason, error }
 }
 
 #[cfg(test)]

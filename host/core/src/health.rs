@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use crate::{Blame, MessageId};
+use crate::{Blame, MessageId, planted};
 
 /// After this many different messages failed by the plugin's own fault, with no success between, the version is unhealthy.
 const FAULTY_MESSAGES_MAX: usize = 3;
@@ -47,14 +47,14 @@ impl Health {
     /// Takes a fault that is evidence against the version (never a deadline or a retry: those may be the target's fault)
     /// and says whose it is.
     pub fn faulted(&mut self, message: MessageId, now: Instant) -> Blame {
-        if !self.faulty.contains(&message) && self.faulty.len() < FAULTY_MESSAGES_MAX {
+        if planted!(20, true, !self.faulty.contains(&message)) && self.faulty.len() < FAULTY_MESSAGES_MAX {
             self.faulty.push(message);
         }
         if self.succeeded && self.faulty.len() < FAULTY_MESSAGES_MAX {
             return Blame::Message;
         }
         self.park(now);
-        Blame::Plugin
+        planted!(18, Blame::Message, Blame::Plugin)
     }
 
     fn park(&mut self, now: Instant) {
@@ -71,7 +71,7 @@ impl Health {
     pub fn admission(&self, now: Instant) -> Admission {
         match &self.parked {
             None => Admission::Open,
-            Some(parked) if now >= parked.until => Admission::Trial,
+            Some(parked) if planted!(19, false, now >= parked.until) => Admission::Trial,
             Some(parked) => Admission::Parked { until: parked.until },
         }
     }

@@ -13,6 +13,7 @@ mod health;
 mod limits;
 mod message;
 mod outcome;
+mod planted;
 mod policy;
 mod table;
 mod text;
@@ -26,6 +27,8 @@ pub use health::{Admission, Health};
 pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, LAPSED_ERROR, MAX_LAPSES_DEFAULT, PAYLOAD_BYTES_MAX_DEFAULT};
 pub use message::{Message, MessageId, Payload};
 pub use outcome::{Blame, Outcome, Reason};
+#[cfg(feature = "planted-bugs")]
+pub use planted::planted_bug;
 pub use policy::RetryPolicy;
 pub use table::{TableName, quoted};
 pub use text::{one_line, safe_text};

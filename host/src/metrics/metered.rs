@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use metrics::{counter, histogram};
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ impl Metered {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for (settlement, status) in settlements.iter().zip(statuses) {
             let Some(claimed) = locked(&self.claimed).remove(&settlement.lease_id) else { continue };
-            if *status == LeaseStatus::Lost {
+            if planted!(25, false, *status == LeaseStatus::Lost) {
                 continue;
             }
             let topic = claimed.topic.to_string();

@@ -13,6 +13,8 @@ mod memory;
 mod migrate;
 mod options;
 mod outbox;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod postgres;
 mod row;
 mod sqlite;
@@ -29,3 +31,5 @@ pub use migrate::{Migrated, check_version, migrate, print_migrations};
 pub use options::{Notify, OnDelivered, Pooler, StoreOptions};
 pub use outbox::{DueTopic, OutboxStore, Wake};
 pub use outboxd_core::TableName;
+#[cfg(feature = "planted-bugs")]
+pub use planted::statement as planted_statement;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outboxd_core::{LeaseId, MessageId, PAYLOAD_BYTES_MAX_DEFAULT, State};
+use outboxd_core::{LeaseId, MessageId, PAYLOAD_BYTES_MAX_DEFAULT, State, planted};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -26,8 +26,8 @@ pub struct MemoryStore {
     signal: Signal,
 }
 
-struct Table {
-    rows: BTreeMap<MessageId, Row>,
+pub(crate) struct Table {
+    pub(crate) rows: BTreeMap<MessageId, Row>,
     paused: BTreeSet<String>,
     started: Instant,
     /// How far [`MemoryStore::advance`] has moved the clock.
@@ -37,16 +37,16 @@ struct Table {
 }
 
 #[derive(Clone)]
-struct Row {
+pub(crate) struct Row {
     topic: String,
     key: Option<String>,
     payload: Vec<u8>,
     headers: BTreeMap<String, String>,
     dedup_key: Option<String>,
-    state: State,
-    attempts: u32,
+    pub(crate) state: State,
+    pub(crate) attempts: u32,
     available_at: i64,
-    lease_id: Option<LeaseId>,
+    pub(crate) lease_id: Option<LeaseId>,
     lapses: u32,
     last_error: Option<String>,
     reason: Option<String>,
@@ -96,7 +96,8 @@ impl MemoryStore {
     pub fn put(&self, message: MemoryMessage) -> MessageId {
         let mut table = self.table();
         if message.dedup_key.is_some() {
-            let same = |row: &Row| row.topic == message.topic && row.dedup_key == message.dedup_key;
+            let same_topic = |row: &Row| planted!(24, true, row.topic == message.topic);
+            let same = |row: &Row| same_topic(row) && row.dedup_key == message.dedup_key;
             if let Some((id, _)) = table.rows.iter().find(|(_, row)| same(row)) {
                 return *id;
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outboxd_core::{
     Attempt, Claim, ERROR_BYTES_MAX, Held, LeaseId, LeaseStatus, Message, MessageId, Payload, Settlement, Transition,
-    safe_text,
+    planted, safe_text,
 };
 use serde::Serialize;
 use sqlx::FromRow;
@@ -128,9 +128,9 @@ pub(crate) struct Change {
 /// What `history` gets; the statement adds `at_ms`.
 #[derive(Clone, Serialize)]
 pub(crate) struct Entry {
-    attempt: u32,
+    pub(crate) attempt: u32,
     took_ms: u64,
-    result: &'static str,
+    pub(crate) result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ impl Change {
         };
         let cause = transition.cause();
         let record = &settlement.record;
-        let short = |text: &str, bytes_max| safe_text(text, bytes_max);
+        let short = |text: &str, bytes_max| planted!(28, text.to_owned(), safe_text(text, bytes_max));
         Change {
             id: settlement.id,
             lease_id: settlement.lease_id,

@@ -84,7 +84,17 @@ macro_rules! statements {
 
         impl Statements {
             pub(crate) fn new(names: &$crate::table::Names) -> Self {
-                Statements { $($name: names.write_into(include_str!(concat!("sql/", stringify!($name), ".sql"))),)* }
+                Statements {
+                    $($name: {
+                        let text = include_str!(concat!("sql/", stringify!($name), ".sql"));
+                        let text = ::outboxd_core::planted!(
+                            1..,
+                            &$crate::planted::statement(module_path!(), stringify!($name), text),
+                            text
+                        );
+                        names.write_into(text)
+                    },)*
+                }
             }
         }
     };

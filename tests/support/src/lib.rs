@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 pub mod disk;
 pub mod guests;
 pub mod pgbouncer;
+pub mod planted;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{MessageId, Reason, State};
+use outboxd_core::{MessageId, Reason, State, planted};
 
 use super::{MemoryStore, Row, is_live};
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
@@ -88,10 +88,11 @@ impl OutboxAdmin for MemoryStore {
                     && reason.is_none_or(|reason| row.reason.as_deref() == Some(reason.as_str()))
             }
         };
+        let dead = |row: &Row| planted!(21, row.state != State::Delivered, row.state == State::Dead);
         let mut dead: Vec<(Option<i64>, &MessageId, &mut Row)> = table
             .rows
             .iter_mut()
-            .filter(|(id, row)| row.state == State::Dead && chosen(id, row))
+            .filter(|(id, row)| dead(row) && chosen(id, row))
             .map(|(id, row)| (row.dead_at, id, row))
             .collect();
         dead.sort_by_key(|(dead_at, id, _)| (*dead_at, **id));
@@ -137,7 +138,11 @@ impl OutboxAdmin for MemoryStore {
         let mut table = self.table();
         let before = table.now() - milliseconds(older_than);
         let finished = |row: &Row| match state {
-            Finished::Delivered => row.delivered_at.filter(|_| row.state == State::Delivered),
+            Finished::Delivered => planted!(
+                22 | 23,
+                planted!(22, Some(row.created_at), row.delivered_at.or(row.dead_at)),
+                row.delivered_at.filter(|_| row.state == State::Delivered),
+            ),
             Finished::Dead => row.dead_at.filter(|_| row.state == State::Dead),
         };
         let mut old: Vec<(i64, MessageId)> = table

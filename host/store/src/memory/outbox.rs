@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outboxd_core::{
     Attempt, Claim, HISTORY_ENTRIES_MAX, Held, LAPSED_ERROR, Lane, LeaseStatus, Message, MessageId, Payload, Reason,
-    Settlement, State,
+    Settlement, State, planted,
 };
 
 use super::{MemoryStore, Row};
@@ -46,7 +46,7 @@ impl OutboxStore for MemoryStore {
                 row.attempts = row.attempts.saturating_add(1);
                 let lapsed = row.state == State::Processing;
                 if lapsed {
-                    row.lapses = row.lapses.saturating_add(1);
+                    row.lapses = row.lapses.saturating_add(planted!(15, 2, 1));
                     row.reason = Some(Reason::Lapsed.as_str().into());
                     row.last_error = Some(LAPSED_ERROR.into());
                 }
@@ -77,12 +77,12 @@ impl OutboxStore for MemoryStore {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        Ok(self.apply(settlements, changes, |row| row.lapses = 0))
+        Ok(self.apply(settlements, changes, |row| row.lapses = planted!(14, row.lapses, 0)))
     }
 
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::releases(released)?;
-        Ok(self.apply(released, changes, |row| row.attempts = row.attempts.saturating_sub(1)))
+        Ok(self.apply(released, changes, |row| row.attempts = row.attempts.saturating_sub(planted!(17, 0, 1))))
     }
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
@@ -97,7 +97,8 @@ impl MemoryStore {
         let now = table.now();
         let mut held = Vec::new();
         for change in changes {
-            let Some(row) = table.held(change.id, change.lease_id) else { continue };
+            let row = planted!(1..=4, table.held_by_a_wrong_fence(&change), table.held(change.id, change.lease_id));
+            let Some(row) = row else { continue };
             held.push((change.id, change.lease_id));
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);

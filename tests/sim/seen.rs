@@ -1,0 +1,41 @@
+//! Counts over a run. A count that stays zero tells what was not tested.
+
+macro_rules! seen {
+    ($($(#[$doc:meta])* $count:ident,)*) => {
+        #[derive(Clone, Debug, Default)]
+        pub struct Seen {
+            $($(#[$doc])* pub $count: u64,)*
+            /// Results that one relay had and could not write, at most.
+            pub results_waiting_max: usize,
+        }
+
+        impl Seen {
+            pub fn add(&mut self, other: &Seen) {
+                $(self.$count += other.$count;)*
+                self.results_waiting_max = self.results_waiting_max.max(other.results_waiting_max);
+            }
+        }
+    };
+}
+
+seen! {
+    statements,
+    calls,
+    fenced,
+    unknown_landed,
+    unknown_not_landed,
+    lapses,
+    lost_by_renewal,
+    /// Results that landed after their lease, since nobody had taken the message.
+    late_settles,
+    duplicates,
+    parked,
+    resumed,
+    interrupted,
+    stopped_in_a_claim,
+    crashed,
+    /// Messages that died of their last attempt.
+    spent,
+    discarded_under_way,
+    redriven,
+}

@@ -87,12 +87,11 @@ macro_rules! statements {
                 Statements {
                     $($name: {
                         let text = include_str!(concat!("sql/", stringify!($name), ".sql"));
-                        let text = ::outboxd_core::planted!(
+                        names.write_into(::outboxd_core::planted!(
                             1..,
                             &$crate::planted::statement(module_path!(), stringify!($name), text),
                             text
-                        );
-                        names.write_into(text)
+                        ))
                     },)*
                 }
             }

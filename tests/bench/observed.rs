@@ -1,0 +1,107 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, MessageId, Settlement};
+use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
+use tokio::sync::watch;
+
+/// An [`OutboxStore`] that remembers what its statements did and when. Several relays may share what it saw.
+pub struct Observed {
+    inner: Arc<dyn OutboxStore>,
+    seen: Arc<Seen>,
+}
+
+/// What relays did.
+pub struct Seen {
+    counts: watch::Sender<Counts>,
+    times: Mutex<Times>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Counts {
+    pub claimed: u64,
+    pub settled: u64,
+}
+
+#[derive(Default)]
+struct Times {
+    /// Seconds of each claim that found something, in their order.
+    claims: Vec<f64>,
+    settled: HashMap<MessageId, Instant>,
+}
+
+impl Seen {
+    pub fn new() -> Arc<Seen> {
+        Arc::new(Seen { counts: watch::Sender::new(Counts::default()), times: Mutex::default() })
+    }
+
+    pub fn counts(&self) -> Counts {
+        *self.counts.borrow()
+    }
+
+    /// Returns when so many were settled; panics when that takes longer than a measurement may.
+    pub async fn settled(&self, messages: u64) {
+        let mut counts = self.counts.subscribe();
+        let reached = counts.wait_for(|counts| counts.settled >= messages);
+        let waited = tokio::time::timeout(Duration::from_secs(300), reached).await;
+        assert!(matches!(waited, Ok(Ok(_))), "only {} of {messages} were settled", self.counts().settled);
+    }
+
+    pub fn claims(&self) -> Vec<f64> {
+        self.times().claims.clone()
+    }
+
+    pub fn settled_at(&self, id: MessageId) -> Option<Instant> {
+        self.times().settled.get(&id).copied()
+    }
+
+    fn times(&self) -> std::sync::MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observed {
+    pub fn new(inner: Arc<dyn OutboxStore>, seen: Arc<Seen>) -> Arc<Observed> {
+        Arc::new(Observed { inner, seen })
+    }
+}
+
+#[async_trait]
+impl OutboxStore for Observed {
+    async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError> {
+        self.inner.due_topics().await
+    }
+
+    async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
+        let asked = Instant::now();
+        let claims = self.inner.claim(lanes, lease, lapses_max).await?;
+        if !claims.is_empty() {
+            self.seen.times().claims.push(asked.elapsed().as_secs_f64());
+            self.seen.counts.send_modify(|counts| counts.claimed += claims.len() as u64);
+        }
+        Ok(claims)
+    }
+
+    async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
+        self.inner.renew(held, lease).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        let statuses = self.inner.settle(settlements).await?;
+        let now = Instant::now();
+        self.seen.times().settled.extend(settlements.iter().map(|settlement| (settlement.id, now)));
+        self.seen.counts.send_modify(|counts| counts.settled += settlements.len() as u64);
+        Ok(statuses)
+    }
+
+    async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
+        self.seen.counts.send_modify(|counts| counts.claimed -= released.len() as u64);
+        self.inner.release(released).await
+    }
+
+    async fn wait_for_work(&self, at_most: Duration) -> Wake {
+        self.inner.wait_for_work(at_most).await
+    }
+}

@@ -1,0 +1,82 @@
+use outboxd_store::{Notify, OnDelivered, Store, StoreOptions};
+use outboxd_test_support::postgres::TestPostgres;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use tempfile::TempDir;
+
+/// A server, and a folder for SQLite files.
+pub struct Stage {
+    pub postgres: TestPostgres,
+    pub folder: TempDir,
+}
+
+/// A migrated outbox of its own.
+pub struct Outbox {
+    pub url: String,
+    pub options: StoreOptions,
+}
+
+/// About 150 bytes of JSON: the usual size of an event.
+pub const PAYLOAD: &str = r#"{"do":"succeed","order":"01890a5d-ac96-774b-bcce-b302099a8057","customer":"c-48211","amount":"129.90","currency":"EUR","lines":3,"paid":true,"note":"x"}"#;
+
+impl Stage {
+    pub fn start() -> Stage {
+        // Plain settings of a small server; its commits wait for the disk.
+        let settings = ["shared_buffers=256MB", "max_wal_size=4GB", "max_connections=200"];
+        Stage {
+            postgres: TestPostgres::start_with(&settings),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        }
+    }
+
+    pub async fn postgres(&self, on_delivered: OnDelivered) -> Outbox {
+        Outbox::migrated(self.postgres.database(), on_delivered).await
+    }
+
+    pub async fn sqlite(&self, on_delivered: OnDelivered) -> Outbox {
+        let file = self.folder.path().join(format!("{}.db", uuid::Uuid::now_v7()));
+        Outbox::migrated(format!("sqlite:{}", file.display()), on_delivered).await
+    }
+}
+
+impl Outbox {
+    async fn migrated(url: String, on_delivered: OnDelivered) -> Outbox {
+        let options = StoreOptions { url: url.clone(), on_delivered, notify: Notify::Listen, ..StoreOptions::default() };
+        outboxd_store::migrate(&options).await.expect("the outbox is migrated");
+        Outbox { url, options }
+    }
+
+    pub async fn store(&self) -> Store {
+        Store::connect(&self.options).await.expect("the store opens")
+    }
+
+    /// Fills the outbox, spread over so many topics `t0`, `t1`, …
+    pub async fn fill(&self, messages: u64, topics: u64) {
+        let (messages, topics) = (messages as i64, topics as i64);
+        if self.url.starts_with("sqlite:") {
+            let mut connection = self.sqlite_connection().await;
+            let fill = "with recursive n (n) as (select 0 union all select n + 1 from n where n + 1 < ?1)
+                insert into outbox (topic, payload) select 't' || (n % ?2), ?3 from n";
+            let fill = sqlx::query(fill).bind(messages).bind(topics).bind(PAYLOAD);
+            fill.execute(&mut connection).await.expect("filled");
+            return;
+        }
+        let mut connection = self.connection().await;
+        let fill = "insert into outbox (topic, payload) select 't' || (n % $2), $3::json from generate_series(0, $1 - 1) as n";
+        sqlx::query(fill).bind(messages).bind(topics).bind(PAYLOAD).execute(&mut connection).await.expect("filled");
+        self.sql("vacuum analyze outbox").await;
+        self.sql("checkpoint").await;
+    }
+
+    pub async fn connection(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.expect("connects")
+    }
+
+    async fn sqlite_connection(&self) -> SqliteConnection {
+        SqliteConnection::connect(&self.url).await.expect("connects")
+    }
+
+    pub async fn sql(&self, statement: &str) {
+        let mut connection = self.connection().await;
+        sqlx::query(AssertSqlSafe(statement.to_string())).execute(&mut connection).await.expect("executed");
+    }
+}

@@ -40,7 +40,8 @@ impl Stage {
 
 impl Outbox {
     async fn migrated(url: String, on_delivered: OnDelivered) -> Outbox {
-        let options = StoreOptions { url: url.clone(), on_delivered, notify: Notify::Listen, ..StoreOptions::default() };
+        let options =
+            StoreOptions { url: url.clone(), on_delivered, notify: Notify::Listen, ..StoreOptions::default() };
         outboxd_store::migrate(&options).await.expect("the outbox is migrated");
         Outbox { url, options }
     }
@@ -61,7 +62,8 @@ impl Outbox {
             return;
         }
         let mut connection = self.connection().await;
-        let fill = "insert into outbox (topic, payload) select 't' || (n % $2), $3::json from generate_series(0, $1 - 1) as n";
+        let fill =
+            "insert into outbox (topic, payload) select 't' || (n % $2), $3::json from generate_series(0, $1 - 1) as n";
         sqlx::query(fill).bind(messages).bind(topics).bind(PAYLOAD).execute(&mut connection).await.expect("filled");
         self.sql("vacuum analyze outbox").await;
         self.sql("checkpoint").await;

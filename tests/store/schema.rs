@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use outboxd_store::{Migrated, Store, StoreError, StoreOptions, check_version, migrate, print_migrations};
+use outboxd_store::{Migrated, Printed, Store, StoreError, StoreOptions, check_version, migrate, print_migrations};
 
 use crate::backend::{TestStore, on_every_database};
 
@@ -121,14 +121,14 @@ async fn the_printed_migrations_make_the_table() {
     let table = outboxd_store::TableName::parse("\"Odd \"\" one\"").unwrap();
     let options = StoreOptions { table, ..store.options.clone() };
 
-    let printed = print_migrations(&options).unwrap();
+    let printed = print_migrations(&options, Printed::Transaction).unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.postgres_connection().await).await.unwrap();
 
     assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 1, to: 1 });
     let store = TestStore::sqlite().await;
     let table = outboxd_store::TableName::parse("printed").unwrap();
     let options = StoreOptions { table, ..store.options.clone() };
-    let printed = print_migrations(&options).unwrap();
+    let printed = print_migrations(&options, Printed::Transaction).unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.sqlite_connection().await).await.unwrap();
     assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 1, to: 1 });
 }

@@ -51,3 +51,8 @@ pub use publish::{Insertion, OutboxDatabase, Published, publish, publish_all};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So does the one of the page about publishing.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/publish.md")]
+struct PublishPage;

@@ -93,6 +93,9 @@ pub struct MigrateArgs {
     /// Print the statements instead of running them
     #[arg(long)]
     pub print: bool,
+    /// Print no begin and no commit: for migration tools, which bring their own
+    #[arg(long, requires = "print")]
+    pub no_transaction: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use outboxd_store::{OnDelivered, Store, StoreOptions, TableName};
+use outboxd_store::{OnDelivered, Printed, Store, StoreOptions, TableName};
 
 use super::args::{Global, MigrateArgs};
 use super::output;
@@ -92,7 +92,8 @@ pub async fn migrate(global: &Global, args: MigrateArgs) -> anyhow::Result<()> {
     let config = load_plain(global)?;
     let options = store_options(&config)?;
     if args.print {
-        output::line(outboxd_store::print_migrations(&options)?);
+        let printed = if args.no_transaction { Printed::Statements } else { Printed::Transaction };
+        output::line(outboxd_store::print_migrations(&options, printed)?);
         return Ok(());
     }
     let migrated = outboxd_store::migrate(&options).await.context("cannot migrate")?;

@@ -27,7 +27,7 @@ pub use admin::{
 pub use connect::Store;
 pub use error::StoreError;
 pub use memory::{MemoryMessage, MemoryStore};
-pub use migrate::{Migrated, check_version, migrate, print_migrations};
+pub use migrate::{Migrated, Printed, check_version, migrate, print_migrations};
 pub use options::{Notify, OnDelivered, Pooler, StoreOptions};
 pub use outbox::{DueTopic, OutboxStore, Wake};
 pub use outboxd_core::TableName;

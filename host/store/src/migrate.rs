@@ -57,12 +57,25 @@ pub async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreErro
     Ok(plan)
 }
 
+/// Who brings the transaction around printed migrations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Printed {
+    /// The text itself: it begins with `begin` and ends with `commit`.
+    Transaction,
+    /// Whoever runs it, as migration tools do.
+    Statements,
+}
+
 /// The statements of all migrations, for people who run them themselves. Needs no database.
-pub fn print_migrations(options: &StoreOptions) -> Result<String, StoreError> {
-    match connect::kind(&options.url)? {
-        connect::Kind::Postgres => Ok(postgres::print(&options.table)),
-        connect::Kind::Sqlite => sqlite::print(&options.table),
-    }
+pub fn print_migrations(options: &StoreOptions, printed: Printed) -> Result<String, StoreError> {
+    let statements = match connect::kind(&options.url)? {
+        connect::Kind::Postgres => postgres::print(&options.table),
+        connect::Kind::Sqlite => sqlite::print(&options.table)?,
+    };
+    Ok(match printed {
+        Printed::Transaction => format!("begin;\n\n{statements}\ncommit;\n"),
+        Printed::Statements => statements,
+    })
 }
 
 /// Decides what is to be done on a schema that says `applied` of itself.
@@ -78,7 +91,7 @@ pub(crate) fn plan(applied: Option<VersionRow>, table: &TableName) -> Result<Mig
 }
 
 pub(crate) fn print(names: &Names, versions: &str, record: &str, migrations: &[Migration]) -> String {
-    let mut text = format!("begin;\n\n{};\n", names.write_into(versions).trim_end());
+    let mut text = format!("{};\n", names.write_into(versions).trim_end());
     for migration in migrations {
         let record = names.write_into(record);
         let record = record.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
@@ -89,6 +102,5 @@ pub(crate) fn print(names: &Names, versions: &str, record: &str, migrations: &[M
         // Writing into a String cannot fail.
         let _ = write!(text, "\n{}\n{values};\n", names.write_into(migration.text));
     }
-    text.push_str("\ncommit;\n");
     text
 }

@@ -128,6 +128,7 @@ impl Pages {
         }
         let times = self.deliveries.accepted.entry(id).or_default();
         *times += 1;
+        // A repetition is answered as the first time, and has no effect: `docs/idempotency.md`.
         if *times == 1 {
             self.deliveries.arrivals.push(Instant::now());
         }

@@ -18,6 +18,20 @@ pub fn plugin(name: &str) -> PathBuf {
     component(&format!("plugins/{name}"), name)
 }
 
+/// A ready plugin of another language, by `tests/build-plugins`. Nothing where its tools cannot be had: that is said by name,
+/// and a failure in CI.
+pub fn ready(name: &str) -> Option<PathBuf> {
+    let output = Command::new(repository().join("tests/build-plugins")).arg(name).output();
+    let output = output.unwrap_or_else(|error| panic!("tests/build-plugins cannot be started: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    if said.contains("SKIPPED") {
+        crate::skip(said.trim());
+        return None;
+    }
+    Some(repository().join("plugins").join(name).with_extension("wasm"))
+}
+
 /// Builds the Cargo workspace `folder` once in this process; Cargo itself keeps several test processes apart.
 fn component(folder: &str, name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Result<(), String>>>> = LazyLock::new(Mutex::default);

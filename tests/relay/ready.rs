@@ -1,5 +1,5 @@
-//! The ready plugins, as they lie in `plugins/`: each is taken with its own manifest, plays its golden messages, and
-//! delivers to a target that answers as the real one does.
+//! The ready plugins, as they lie in `plugins/`: each is taken with its own manifest, and plays its golden messages;
+//! slack and email deliver to a target that answers as the real one does, too.
 
 use std::path::Path;
 
@@ -77,6 +77,13 @@ fn slack() {
     assert_eq!(received.len(), 2);
     assert_eq!(received[1].path, "/services/T000/B000/XXXX");
     assert_eq!(received[1].json(), json!({ "text": ":rotating_light: alerts.disk: disk full (db-1)" }));
+}
+
+#[test]
+fn clickhouse() {
+    let Some(component) = guests::ready("clickhouse") else { return };
+
+    assert_eq!(loads("clickhouse", &component, &[("CLICKHOUSE_KEY", "secret")]), Ok(()));
 }
 
 #[test]

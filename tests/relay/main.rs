@@ -5,6 +5,7 @@ mod canary;
 mod cli;
 mod deliver;
 mod demo;
+mod doctor;
 mod edges;
 mod fairness;
 mod idempotency_page;

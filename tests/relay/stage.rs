@@ -32,6 +32,11 @@ impl Stage {
         Stage::new(TempDir::new().expect("a temporary folder"), database)
     }
 
+    /// On a database that the test has made.
+    pub fn on(database: String) -> Stage {
+        Stage::new(TempDir::new().expect("a temporary folder"), database)
+    }
+
     fn new(dir: TempDir, database: String) -> Stage {
         let stage = Stage { dir, database };
         std::fs::create_dir(stage.plugins()).expect("a plugins folder");

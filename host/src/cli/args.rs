@@ -68,6 +68,8 @@ pub enum Command {
     /// Look at plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Say what is wrong with database, host and settings, and what to do
+    Doctor(DoctorArgs),
     /// See the whole promise kept: a shop, a relay that is killed, a receiver that fails
     Demo(super::demo::DemoArgs),
 }
@@ -181,6 +183,19 @@ pub struct StatsArgs {
     /// The folder of plugins, to say which topics none handles [default: plugins]
     #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
     pub plugins: Option<PathBuf>,
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The folder of plugins [default: plugins]
+    #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
+    pub plugins: Option<PathBuf>,
+    /// Warn of a snapshot that somebody has held for longer than this
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1m")]
+    pub snapshot_max: Duration,
     /// Answer as JSON
     #[arg(long)]
     pub json: bool,

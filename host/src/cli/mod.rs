@@ -3,6 +3,7 @@
 mod args;
 mod configuration;
 mod demo;
+mod doctor;
 mod message_texts;
 mod messages;
 mod output;
@@ -50,6 +51,7 @@ async fn command(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(args) => return run::run(&global, args).await,
         Command::Demo(args) => return demo::run(&global, args).await,
+        Command::Doctor(args) => return doctor::doctor(&global, args).await,
         Command::Migrate(args) => settings::migrate(&global, args).await?,
         Command::Publish(args) => publish::publish(&global, args).await?,
         Command::Messages(command) => messages::messages(&global, command).await?,

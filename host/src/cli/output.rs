@@ -1,7 +1,7 @@
 //! How results are shown: tables for people, JSON for programs. What came from outside is made safe for the terminal.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outboxd_core::one_line;
@@ -45,6 +45,28 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// Whether stdout may hold colours: a terminal that knows them, and nobody who said no (<https://no-color.org>).
+fn has_colours() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    io::stdout().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb")
+}
+
+pub fn green(text: &str) -> String {
+    coloured(text, 32)
+}
+
+pub fn yellow(text: &str) -> String {
+    coloured(text, 33)
+}
+
+pub fn red(text: &str) -> String {
+    coloured(text, 31)
+}
+
+fn coloured(text: &str, code: u8) -> String {
+    if has_colours() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() }
 }
 
 /// A moment as `2026-11-30T01:02:03Z`.

@@ -58,4 +58,13 @@ pub use manifest::{Manifest, Profile, networks};
 pub use rollout::Rollout;
 pub use sandbox::SandboxOptions;
 pub use secrets::Secrets;
-pub use watch::Watch;
+pub use watch::{Watch, try_watching};
+
+/// What runs the guests.
+pub const ENGINE_NAME: &str = "wasmtime";
+
+/// The engine that is compiled in.
+pub const ENGINE_VERSION: &str = env!("OUTBOXD_WASMTIME");
+
+/// The oldest engine without a known hole that a plugin could reach.
+pub const ENGINE_VERSION_MIN: &str = "48.0.8";

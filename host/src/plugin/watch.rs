@@ -98,6 +98,11 @@ impl Watched {
     }
 }
 
+/// Whether changes in a folder can be noticed by events; the text says why not.
+pub fn try_watching(dir: &Path) -> Result<(), String> {
+    watcher(dir, mpsc::channel(1).0).map(drop).map_err(|error| error.to_string())
+}
+
 /// Waits until no hint has come for a while.
 async fn quiet(hints: &mut mpsc::Receiver<()>) {
     let end = Instant::now() + QUIET_MAX;

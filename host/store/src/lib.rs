@@ -8,6 +8,7 @@
 mod admin;
 mod connect;
 mod connections;
+mod doctor;
 mod error;
 mod memory;
 mod migrate;
@@ -25,6 +26,7 @@ pub use admin::{
     Changed, Finished, HistoryEntry, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, TopicStats,
 };
 pub use connect::Store;
+pub use doctor::{Finding, Verdict, examine};
 pub use error::StoreError;
 pub use memory::{MemoryMessage, MemoryStore};
 pub use migrate::{Migrated, Printed, check_version, migrate, print_migrations};

@@ -15,7 +15,14 @@ impl Names {
         // CREATE INDEX takes no schema: an index lies in its table's.
         let mut names = Names::new(table, qualified, quoted);
         names.values.push(("table_literal", literal(&qualified(table.table()))));
-        names.values.push(("asleep_literal", literal(&qualified(&table.derived("asleep")))));
+        for (part, suffix) in [
+            ("asleep_literal", "asleep"),
+            ("control_literal", "control"),
+            ("sleepers_literal", "sleepers"),
+            ("versions_literal", "versions"),
+        ] {
+            names.values.push((part, literal(&qualified(&table.derived(suffix)))));
+        }
         names.values.push(("channel_literal", literal(&table.channel())));
         names
     }

@@ -13,6 +13,13 @@ pub struct TlsRoots {
     pub extra_ca: Vec<PathBuf>,
 }
 
+impl TlsRoots {
+    /// How many authorities that comes to; the text says which file is wrong.
+    pub fn count(&self) -> Result<usize, String> {
+        store(self).map(|store| store.len())
+    }
+}
+
 /// Where most authorities come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RootsBase {
@@ -25,6 +32,18 @@ pub enum RootsBase {
 
 /// The settings of every TLS connection that a plugin's request opens: TLS 1.2 and 1.3, HTTP/1.1.
 pub(crate) fn client_config(roots: &TlsRoots) -> Result<Arc<ClientConfig>, String> {
+    let store = store(roots)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn store(roots: &TlsRoots) -> Result<RootCertStore, String> {
     let mut store = RootCertStore::empty();
     match roots.base {
         RootsBase::Webpki => store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
@@ -35,14 +54,7 @@ pub(crate) fn client_config(roots: &TlsRoots) -> Result<Arc<ClientConfig>, Strin
     for path in &roots.extra_ca {
         add_authorities(&mut store, path)?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("TLS cannot be set up: {error}"))?
-        .with_root_certificates(store)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(store)
 }
 
 fn add_authorities(store: &mut RootCertStore, path: &Path) -> Result<(), String> {

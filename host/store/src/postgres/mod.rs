@@ -2,11 +2,13 @@
 
 mod admin;
 mod connect;
+mod doctor;
 mod migrate;
 mod outbox;
 mod wake;
 
 pub(crate) use connect::{Postgres, addresses};
+pub(crate) use doctor::examine;
 pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
@@ -14,4 +16,5 @@ crate::table::statements! {
     sleep awake
     list show stats redrive redrive_ids discard retry_now purge_delivered purge_dead pause resume ping
     versions applied record
+    doctor_server doctor_table oldest_snapshot
 }

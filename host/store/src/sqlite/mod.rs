@@ -2,16 +2,19 @@
 
 mod admin;
 mod connect;
+mod doctor;
 mod file;
 mod migrate;
 mod outbox;
 mod wake;
 
 pub(crate) use connect::Sqlite;
+pub(crate) use doctor::examine;
 pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
     due_topics claim renew held settle settle_delete release
     list show stats redrive redrive_ids discard retry_now purge_delivered purge_dead pause resume ping
     versions applied record
+    doctor_server doctor_table
 }

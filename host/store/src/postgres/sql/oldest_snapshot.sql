@@ -1,0 +1,29 @@
+-- Who holds the oldest snapshot that vacuum must respect in this database: until it ends, dead rows of a queue stay and
+-- slow every claim down. Sessions, prepared transactions and replication slots; how long, where it can be known.
+select holder, age_s, query
+from (
+    select
+        'pid ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') || coalesce(', ' || state, '') as holder,
+        extract(epoch from clock_timestamp() - xact_start)::float8 as age_s,
+        query,
+        age(backend_xmin) as xids
+    from pg_stat_activity
+    where backend_xmin is not null
+        and pid <> pg_backend_pid()
+        and backend_type <> 'autovacuum worker'
+        and (datname = current_database() or datname is null)
+    union all
+    select
+        'the prepared transaction ' || quote_literal(gid),
+        extract(epoch from clock_timestamp() - prepared)::float8,
+        null,
+        age(transaction)
+    from pg_prepared_xacts
+    where database = current_database()
+    union all
+    select 'the replication slot ' || quote_literal(slot_name), null, null, age(xmin)
+    from pg_replication_slots
+    where xmin is not null
+) as holders
+order by xids desc
+limit 1

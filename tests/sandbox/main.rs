@@ -18,6 +18,8 @@ mod hostile;
 mod instances;
 /// Each limit, obeyed and violated.
 mod limits;
+/// Reloads by the hundred, or by the thousand: under load, and what they leave in memory.
+mod many_reloads;
 /// What each way to end a call comes to.
 mod outcomes;
 /// What lies in the folder, and what serves.

@@ -14,14 +14,14 @@ use crate::harness::{cache, claim, options, word};
 const OK: &str = "(func $main (result i32) (call $ok))";
 
 /// A guest that is told apart by what it answers.
-fn cancels(text: &str) -> String {
+pub(crate) fn cancels(text: &str) -> String {
     format!(
         "(data (i32.const 1024) \"{text}\") (func $main (result i32) (call $cancel (i32.const 1024) (i32.const {})))",
         text.len()
     )
 }
 
-fn start(dir: &Path) -> Arc<PluginHost> {
+pub(crate) fn start(dir: &Path) -> Arc<PluginHost> {
     PluginHost::start(PluginOptions {
         dir: dir.into(),
         cache_dir: Some(cache().into()),
@@ -31,7 +31,7 @@ fn start(dir: &Path) -> Arc<PluginHost> {
     .unwrap()
 }
 
-async fn deliver(host: &PluginHost, topic: &str) -> Option<Outcome> {
+pub(crate) async fn deliver(host: &PluginHost, topic: &str) -> Option<Outcome> {
     let route = host.handlers().route(topic)?;
     let control = CallControl { stop: CancellationToken::new() };
     Some(route.handler.handle(&claim("{}"), control).await.outcome)
@@ -131,9 +131,12 @@ async fn a_new_version_is_live_soon_after_it_is_written_and_a_removed_one_goes()
         async move { host.watch(shutdown).await }
     });
 
-    for answer in ["one", "two"] {
+    // The third is compiled already.
+    for answer in ["one", "two", "one"] {
         std::fs::write(&file, build(&cancels(answer))).unwrap();
+        let written = Instant::now();
         until(answer, async || deliver(&host, "orders").await == Some(Outcome::Cancel { error: answer.into() })).await;
+        println!("version {answer:?} was live {:?} after its last byte", written.elapsed());
     }
     std::fs::remove_file(&file).unwrap();
     until("removed", async || host.handlers().route("orders").is_none()).await;
@@ -221,7 +224,7 @@ async fn until_answers(host: &PluginHost, answer: &str) {
 }
 
 /// A component of a good size.
-fn large(answer: &str) -> Vec<u8> {
+pub(crate) fn large(answer: &str) -> Vec<u8> {
     build(&format!("{} (data $unused \"{}\")", cancels(answer), "x".repeat(120_000)))
 }
 
@@ -329,58 +332,6 @@ async fn the_folder_itself_may_be_a_link_that_changes_or_be_removed_and_made_aga
     until_answers(&host, "again").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn swaps_under_load_fail_no_call_and_mix_no_versions() {
-    const SWAPS: usize = 100;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("orders.wasm");
-    let versions: Vec<Vec<u8>> = (0..SWAPS).map(|n| build(&cancels(&format!("version {n}")))).collect();
-    let aside = dir.path().join("_new");
-    std::fs::write(&file, &versions[0]).unwrap();
-    let host = start(dir.path());
-    host.scan_once().await;
-    let stop = CancellationToken::new();
-    let loads: Vec<_> = (0..4)
-        .map(|_| {
-            let (host, stop) = (host.clone(), stop.clone());
-            tokio::spawn(async move {
-                let mut answers = std::collections::BTreeMap::<String, String>::new();
-                let mut calls = 0;
-                while !stop.is_cancelled() {
-                    let handler = host.handlers().route("orders").expect("always routed").handler;
-                    let handled = handler.handle(&claim("{}"), CallControl { stop: CancellationToken::new() }).await;
-                    let Outcome::Cancel { error } = handled.outcome else { panic!("{:?}", handled.outcome) };
-                    let digest = handled.digest.expect("a digest").to_string();
-                    assert_eq!(
-                        answers.entry(digest).or_insert_with(|| error.clone()),
-                        &error,
-                        "one digest, two answers"
-                    );
-                    calls += 1;
-                }
-                (calls, answers.len())
-            })
-        })
-        .collect();
-
-    for bytes in &versions[1..] {
-        std::fs::write(&aside, bytes).unwrap();
-        std::fs::rename(&aside, &file).unwrap();
-        host.scan_once().await;
-    }
-
-    stop.cancel();
-    let mut calls = 0;
-    for load in loads {
-        let (made, seen) = load.await.unwrap();
-        assert!(seen > SWAPS / 4, "only {seen} versions were seen");
-        calls += made;
-    }
-    println!("{calls} calls over {SWAPS} swaps");
-    let last = Outcome::Cancel { error: format!("version {}", SWAPS - 1) };
-    assert_eq!(deliver(&host, "orders").await, Some(last));
-}
-
 #[tokio::test]
 async fn the_last_good_version_serves_after_a_restart_beside_a_bad_file() {
     let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -440,27 +391,4 @@ async fn ten_thousand_files_that_are_no_plugins_hide_no_good_one() {
     tokio::time::timeout(Duration::from_secs(20), host.scan_once()).await.expect("a scan that ends");
 
     assert_eq!(deliver(&host, "orders").await, Some(Outcome::Success));
-}
-
-#[tokio::test]
-async fn a_hundred_reloads_leave_memory_as_it_was() {
-    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let file = dir.path().join("orders.wasm");
-    let options = PluginOptions {
-        dir: dir.path().into(),
-        cache_dir: Some(kept.path().into()),
-        sandbox: options(),
-        ..PluginOptions::default()
-    };
-    let host = PluginHost::start(options).unwrap();
-    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches(kept.path().to_str().unwrap()).count();
-
-    for n in 0..100 {
-        std::fs::write(&file, large(&format!("reload {n}"))).unwrap();
-        host.scan_once().await;
-        assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: format!("reload {n}") }));
-    }
-
-    // One component is a handful of mappings; a hundred would be hundreds.
-    assert!((1..=12).contains(&mapped()), "{} mappings of compiled code after a hundred reloads", mapped());
 }

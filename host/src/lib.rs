@@ -15,6 +15,7 @@ mod settler;
 
 pub mod purger;
 pub mod relay;
+pub mod service;
 pub mod shutdown;
 
 pub mod admin;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use outboxd_core::State;
 use outboxd_store::{Finished, OutboxAdmin};
 use tokio::time::sleep;
@@ -32,10 +33,12 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Between batches, so that a purge never starves claims and settles.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub async fn purge_until(store: Arc<dyn OutboxAdmin>, retention: Retention, end: CancellationToken) {
+/// Purges every minute until `end`, as `retention` says at that time.
+pub async fn purge_until(store: Arc<dyn OutboxAdmin>, retention: Arc<ArcSwap<Retention>>, end: CancellationToken) {
     let mut outage = Outage::new("purging");
     loop {
         let mut wait = EVERY;
+        let retention = **retention.load();
         for (state, kept) in [(Finished::Delivered, retention.delivered), (Finished::Dead, retention.dead)] {
             let Some(older_than) = kept else { continue };
             match store.purge(state, older_than, BATCH).await {

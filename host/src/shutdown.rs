@@ -21,6 +21,7 @@ pub fn on_signal() -> io::Result<CancellationToken> {
         };
         let name = next().await;
         info!("{name}: stopping; once more to leave at once");
+        crate::service::stopping();
         cancelled.cancel();
         let name = next().await;
         warn!("{name} again: leaving at once; what was under way is delivered again when its lease lapses");

@@ -68,6 +68,13 @@ pub enum Command {
     /// Look at plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Print a completion script, as in: outboxd completions bash > /etc/bash_completion.d/outboxd
+    Completions {
+        /// The shell that will read it
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
     /// Say what is wrong with database, host and settings, and what to do
     Doctor(DoctorArgs),
     /// See the whole promise kept: a shop, a relay that is killed, a receiver that fails

@@ -11,8 +11,10 @@ mod plugin;
 mod publish;
 mod purge;
 mod redrive;
+mod reload;
 mod run;
 mod settings;
+mod shell;
 mod stats;
 mod topics;
 
@@ -52,6 +54,8 @@ async fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => return run::run(&global, args).await,
         Command::Demo(args) => return demo::run(&global, args).await,
         Command::Doctor(args) => return doctor::doctor(&global, args).await,
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man => shell::man()?,
         Command::Migrate(args) => settings::migrate(&global, args).await?,
         Command::Publish(args) => publish::publish(&global, args).await?,
         Command::Messages(command) => messages::messages(&global, command).await?,

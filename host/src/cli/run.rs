@@ -10,11 +10,13 @@ use arc_swap::ArcSwap;
 use outboxd_core::Jitter;
 use outboxd_store::{Store, StoreError, StoreOptions};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::args::{Global, RunArgs};
+use super::reload::Reload;
 use super::settings::WrongSettings;
 use super::{output, settings};
 use crate::admin::{self, Admin};
@@ -25,14 +27,14 @@ use crate::outage::Outage;
 use crate::plugin::PluginHost;
 use crate::purger;
 use crate::relay::{Relay, Stopped};
-use crate::shutdown;
+use crate::{service, shutdown};
 
 /// How long chores may take to end once the relay has stopped.
 const CHORES_END: Duration = Duration::from_secs(1);
 
 pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
-    let config = settings::load(global, overrides, Purpose::Plugins)?;
+    let config = settings::load(global, overrides.clone(), Purpose::Plugins)?;
     let options = settings::store_options(&config)?;
     if args.check {
         output::line(super::configuration::configuration(&config));
@@ -40,6 +42,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     let metrics = metrics::install().context("cannot start metrics")?;
     let shutdown = shutdown::on_signal()?;
+    // From here on: before, and with --once, it ends the process, as it does any.
+    let hangup = if args.once { None } else { Some(signal(SignalKind::hangup())?) };
 
     // Bound before anything else: an address in use is said at once, and plugins are kept from the port that it really is.
     let listener = match config.admin.filter(|_| !args.once) {
@@ -88,7 +92,9 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     chores.spawn(metrics::upkeep_until(drained, end.clone()));
     chores.spawn(metrics::watch_until(store.admin.clone(), handlers, snapshot, end.clone()));
-    chores.spawn(purger::purge_until(store.admin.clone(), config.retention, end.clone()));
+    let retention = Arc::new(ArcSwap::from_pointee(config.retention));
+    chores.spawn(purger::purge_until(store.admin.clone(), retention.clone(), end.clone()));
+    chores.spawn(service::alive_until(end.clone()));
     let (watched, until) = (plugins.clone(), end.clone());
     chores.spawn(async move { watched.watch(until).await });
 
@@ -97,6 +103,11 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         super::message_texts::without_password(&config.database),
         config.plugins
     );
+    if let Some(hangup) = hangup {
+        let reload = Reload { global: global.clone(), overrides, config, retention, plugins };
+        chores.spawn(reload.at_each(hangup, end.clone()));
+    }
+    service::ready();
     let stopped = relay.run(shutdown).await;
     end.cancel();
     chores.close();

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::DecodePaddingMode;
@@ -18,29 +19,36 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// The operator's secrets by name. Values never show themselves: not in `Debug`, errors or logs.
+/// Clones share their values, so that a rotated one reaches every plugin.
 #[derive(Clone, Default)]
-pub struct Secrets(Arc<BTreeMap<String, SecretString>>);
+pub struct Secrets(Arc<ArcSwap<BTreeMap<String, SecretString>>>);
 
 impl Secrets {
-    pub(crate) fn get(&self, name: &str) -> Option<&SecretString> {
-        self.0.get(name)
+    pub(crate) fn get(&self, name: &str) -> Option<SecretString> {
+        self.0.load().get(name).cloned()
     }
 
     /// The names, for messages to people.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+    pub fn names(&self) -> Vec<String> {
+        self.0.load().keys().cloned().collect()
+    }
+
+    /// Takes the values of `other`, here and in every clone. A call under way uses them from its next look on.
+    pub fn replace_with(&self, other: &Secrets) {
+        self.0.store(other.0.load_full());
     }
 }
 
 impl FromIterator<(String, String)> for Secrets {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(secrets: I) -> Self {
-        Secrets(Arc::new(secrets.into_iter().map(|(name, value)| (name, SecretString::from(value))).collect()))
+        let secrets = secrets.into_iter().map(|(name, value)| (name, SecretString::from(value))).collect();
+        Secrets(Arc::new(ArcSwap::from_pointee(secrets)))
     }
 }
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.keys()).finish()
+        f.debug_list().entries(self.0.load().keys()).finish()
     }
 }
 

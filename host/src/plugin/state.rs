@@ -199,7 +199,7 @@ impl CallState {
             self.egress.note(&EgressError::Denied(why));
             return Ok(Err(SignError::Unavailable));
         };
-        Ok(sign(secret, data).map(|signature| signature.to_vec()).map_err(|secrets::WrongKind| SignError::WrongKind))
+        Ok(sign(&secret, data).map(|signature| signature.to_vec()).map_err(|secrets::WrongKind| SignError::WrongKind))
     }
 }
 

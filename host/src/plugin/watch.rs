@@ -29,7 +29,7 @@ pub enum Watch {
     Auto,
     /// By looking every 2 s.
     Poll,
-    /// Not at all: what is there at start serves until the end.
+    /// Not at all: what is there at start serves until SIGHUP or the end.
     Off,
 }
 

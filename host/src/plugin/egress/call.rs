@@ -128,7 +128,7 @@ impl CallEgress {
                     if let Transport::Script(_) = self.egress.transport {
                         return Ok(None);
                     }
-                    self.redactor.watch(secret);
+                    self.redactor.watch(&secret);
                     filled.push_str(secret.expose_secret());
                 }
             }

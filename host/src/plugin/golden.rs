@@ -164,6 +164,7 @@ impl Golden {
             lease_id: LeaseId(Uuid::nil()),
             attempt: Attempt(attempt.unwrap_or(1)),
             lapses: 0,
+            lapsed: false,
             expired: false,
         }
     }

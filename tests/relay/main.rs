@@ -20,5 +20,6 @@ mod ready;
 mod service;
 mod signatures;
 mod stage;
+mod templates;
 mod wake;
 mod webhook;

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+
+use crate::plugin::egress::HostPattern;
 
 /// A relay for the transactional outbox. Delivery is a sandboxed WebAssembly component, chosen by topic.
 #[derive(Debug, Parser)]
@@ -254,7 +256,15 @@ pub enum PluginCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Say whether a file would be accepted as a plugin, and what it could reach
+    /// Begin a plugin: a small project in a new folder of that name
+    New {
+        /// Its name: the folder's, the component's and the topic's
+        name: String,
+        /// The language it is written in
+        #[arg(long)]
+        lang: Lang,
+    },
+    /// Say whether a file would be accepted as a plugin, what it could reach and what it costs
     Check {
         /// The component; its manifest lies beside it
         file: PathBuf,
@@ -262,6 +272,49 @@ pub enum PluginCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Play the golden messages beside a component (NAME.tests/*.json) with targets that answer from them
+    Test {
+        /// A component, or a folder of them
+        path: PathBuf,
+    },
+    /// Hand one message to a component, without a database; its requests really go out
+    Invoke(InvokeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InvokeArgs {
+    /// The component; its manifest lies beside it
+    pub file: PathBuf,
+    /// The message's topic [default: the first of the manifest]
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// The message's payload
+    #[arg(long, value_name = "JSON")]
+    pub payload: String,
+    /// The message's key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// A header of the message, as often as there are some
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub headers: Vec<(String, String)>,
+    /// Which try it is
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub attempt: u32,
+    /// Let it reach this too, beyond manifest and outboxd.toml: `http://127.0.0.1:9000`
+    #[arg(long, value_name = "HOST", value_parser = HostPattern::parse)]
+    pub allow: Vec<HostPattern>,
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A language that `plugin new` has a template for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Lang {
+    Rust,
+    /// JavaScript, with TypeScript's types
+    Js,
+    Python,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -86,6 +86,13 @@ pub(crate) fn check_world(engine: &Engine, component: &Component) -> Result<(), 
     Ok(())
 }
 
+/// The names of what a component exports and imports.
+pub(crate) fn surface(engine: &Engine, component: &Component) -> (Vec<String>, Vec<String>) {
+    let ty = component.component_type();
+    let exports = ty.exports(engine).map(|(name, _)| name.to_string()).collect();
+    (exports, ty.imports(engine).map(|(name, _)| name.to_string()).collect())
+}
+
 fn major(version: &str) -> &str {
     version.split('.').next().unwrap_or_default()
 }

@@ -236,7 +236,7 @@ const FILES_MAX: usize = 100;
 const FILE_BYTES_MAX: u64 = 2 << 20;
 
 /// The golden messages beside a component, by file name. No folder: none.
-pub(crate) fn read(component: &Path) -> Result<Vec<(String, Golden)>, String> {
+pub fn read(component: &Path) -> Result<Vec<(String, Golden)>, String> {
     let dir = component.with_extension("tests");
     let Ok(entries) = std::fs::read_dir(&dir) else { return Ok(vec![]) };
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

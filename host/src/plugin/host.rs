@@ -1,23 +1,26 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use outboxd_core::RetryPolicy;
+use outboxd_core::{Claim, Outcome, RetryPolicy};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::cache::{Cache, hex};
+use super::component;
+use super::egress::{Exchange, Exchanges};
 use super::golden::Golden;
 use super::grants::Ceiling;
+use super::instance;
 use super::loader::{Loader, Problem, prepare};
 use super::manifest::Manifest;
 use super::registry::{Guest, Plugin, Registry};
 use super::sandbox::{Sandbox, SandboxOptions};
 use super::watch::Watch;
-use crate::handler::{Handler, Handlers};
+use crate::handler::{CallControl, Handler, Handlers};
 
 /// What a host of plugins is made of.
 #[derive(Clone)]
@@ -179,7 +182,39 @@ pub struct OnePlugin {
     pub digest: String,
     pub handler: Arc<dyn Handler>,
     guest: Arc<Guest>,
+    /// How long it took to check and compile it, with nothing cached, and to start it once.
+    loading: Duration,
 }
+
+/// What one message came to, and what it took.
+#[derive(Clone, Debug)]
+pub struct Invoked {
+    pub outcome: Outcome,
+    /// The first hundred.
+    pub requests: Vec<Exchange>,
+    /// The start of the last answer, secrets struck out.
+    pub response_excerpt: Option<String>,
+    pub cpu: Duration,
+    /// The most memory it held.
+    pub memory_bytes: u64,
+}
+
+/// What a component is made of and what it costs.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub exports: Vec<String>,
+    pub imports: Vec<String>,
+    pub memory_bytes_at_start: u64,
+    pub compile: Duration,
+    /// The best of several fresh instances.
+    pub start: Duration,
+}
+
+/// Of WebAssembly.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// So many starts are timed.
+const STARTS: usize = 10;
 
 impl OnePlugin {
     /// Checks, compiles, links and tries out `component` as the plugin `name`. The text says what is wrong, in one line.
@@ -193,9 +228,49 @@ impl OnePlugin {
         let cache = Arc::new(Cache::open_or_temporary(cache_dir, options.compiler.clone())?);
         let sandbox = Arc::new(Sandbox::new(options)?);
         let digest = hex(&Sha256::digest(&component));
+        let started = Instant::now();
         let version = prepare(&sandbox, cache, name, component.into(), digest.clone(), manifest.clone()).await?;
+        let loading = started.elapsed();
         let guest = Arc::new(Guest { sandbox, version });
-        Ok(OnePlugin { manifest, digest, handler: guest.clone(), guest })
+        Ok(OnePlugin { manifest, digest, handler: guest.clone(), guest, loading })
+    }
+
+    /// Hands one message over, through the plugin's grants. The text says what failed on the host's side.
+    pub async fn invoke(&self, claim: &Claim) -> Result<Invoked, String> {
+        let exchanges = Arc::new(Exchanges::default());
+        let egress = self.guest.version.egress.watched(exchanges.clone());
+        let (guest, claim) = (self.guest.clone(), claim.clone());
+        let control = CallControl { stop: CancellationToken::new() };
+        let call =
+            async move { instance::call_through(&guest.sandbox, &guest.version, &claim, control, Some(egress)).await };
+        let called = self.guest.sandbox.guests().spawn(call).await;
+        let report = called.map_err(|error| format!("it failed, please report it: {error}"))?;
+        Ok(Invoked {
+            outcome: report.verdict.outcome,
+            requests: exchanges.take(),
+            response_excerpt: report.response_excerpt,
+            cpu: report.cpu,
+            memory_bytes: report.memory as u64,
+        })
+    }
+
+    /// Starts some instances, and says what the component is made of and what it costs.
+    pub async fn measure(&self) -> Result<Measured, String> {
+        let mut start = Duration::MAX;
+        for _ in 0..STARTS {
+            let guest = self.guest.clone();
+            let timed = async move {
+                let started = Instant::now();
+                guest.version.try_out(&guest.sandbox).await.map(|()| started.elapsed())
+            };
+            let tried = self.guest.sandbox.guests().spawn(timed).await;
+            start = start.min(tried.map_err(|error| format!("it failed, please report it: {error}"))??);
+        }
+        let component = self.guest.version.pre.instance_pre().component();
+        let (exports, imports) = component::surface(&self.guest.sandbox.engine, component);
+        let pages = component.resources_required().and_then(|needs| needs.max_initial_memory_size).unwrap_or(0);
+        let compile = self.loading.saturating_sub(start);
+        Ok(Measured { exports, imports, memory_bytes_at_start: pages * PAGE_BYTES, compile, start })
     }
 
     /// Plays a golden message through; the text says what came instead of what was expected.

@@ -49,10 +49,11 @@ mod watch;
 
 pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
+pub use egress::Exchange;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
-pub use golden::Golden;
+pub use golden::{Golden, read as read_goldens};
 pub use grants::{Ceiling, Grants};
-pub use host::{CanaryInfo, OnePlugin, PluginHost, PluginInfo, PluginOptions};
+pub use host::{CanaryInfo, Invoked, Measured, OnePlugin, PluginHost, PluginInfo, PluginOptions};
 pub use limits::Limits;
 pub use manifest::{Manifest, Profile, networks};
 pub use rollout::Rollout;

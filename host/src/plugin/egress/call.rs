@@ -17,7 +17,7 @@ use super::body::{AnswerBody, RequestBody, ResponseBody, take};
 use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
-use super::sender::{Egress, Transport};
+use super::sender::{Egress, Exchange, Transport};
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -150,6 +150,7 @@ impl CallEgress {
         let Ticket { destination, request, under_way } = ticket;
         let started = Instant::now();
         let method = request.method().clone();
+        let url = self.egress.exchanges.as_ref().map(|_| request.uri().to_string());
         let sent = self.exchange(request.map(|()| body), waits).await.inspect_err(|error| self.note(error));
         match &sent {
             Ok(response) => {
@@ -157,6 +158,14 @@ impl CallEgress {
                 debug!(%method, %destination, status, ms = started.elapsed().as_millis() as u64, "{method} {destination} answered {status}");
             }
             Err(error) => debug!(%method, %destination, "{method} {destination} brought no answer: {error}"),
+        }
+        if let (Some(exchanges), Some(url)) = (&self.egress.exchanges, url) {
+            let answer = match &sent {
+                Ok(response) => response.status().to_string(),
+                Err(error) => error.to_string(),
+            };
+            let ms = started.elapsed().as_millis() as u64;
+            exchanges.note(Exchange { method: method.to_string(), url, answer, ms });
         }
         let response = sent?;
         self.last_response.begin(response.status().as_u16());

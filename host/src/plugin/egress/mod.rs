@@ -26,6 +26,7 @@ pub use destination::{Destination, Host, HostPattern, Scheme};
 pub(crate) use error::EgressError;
 pub(crate) use hooks::EgressHooks;
 pub use policy::EgressPolicy;
-pub(crate) use sender::Egress;
+pub use sender::Exchange;
+pub(crate) use sender::{Egress, Exchanges};
 pub(crate) use tls::client_config;
 pub use tls::{RootsBase, TlsRoots};

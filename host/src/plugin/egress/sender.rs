@@ -1,8 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Serialize;
 
 use super::body::RequestBody;
 use super::connector::Connector;
@@ -21,9 +22,43 @@ pub(crate) struct Egress {
     pub(crate) policy: EgressPolicy,
     pub(crate) secrets: Secrets,
     pub(crate) transport: Transport,
+    /// Where exchanges are written down, where somebody wants to see them.
+    pub(crate) exchanges: Option<Arc<Exchanges>>,
+}
+
+/// More exchanges than these are not written down.
+const EXCHANGES_MAX: usize = 100;
+
+/// The exchanges of one call, in their order.
+#[derive(Default)]
+pub(crate) struct Exchanges(Mutex<Vec<Exchange>>);
+
+/// One request of a plugin and what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exchange {
+    pub method: String,
+    pub url: String,
+    /// The status, or why nothing came back.
+    pub answer: String,
+    /// Until the answer's head was there.
+    pub ms: u64,
+}
+
+impl Exchanges {
+    pub(crate) fn note(&self, exchange: Exchange) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() < EXCHANGES_MAX {
+            noted.push(exchange);
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Exchange> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// What carries requests to their targets.
+#[derive(Clone)]
 pub(crate) enum Transport {
     Network(Client<Connector, RequestBody>),
     /// A golden message plays the targets.
@@ -42,12 +77,18 @@ impl Egress {
             .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
             .set_host(true)
             .build(connector);
-        Arc::new(Egress { policy, secrets, transport: Transport::Network(client) })
+        Arc::new(Egress { policy, secrets, transport: Transport::Network(client), exchanges: None })
     }
 
     /// The same grant with targets that answer from a script. Secrets stay placeholders.
     pub(crate) fn rehearsal(&self, script: Arc<Script>) -> Arc<Self> {
         let (policy, secrets) = (self.policy.clone(), self.secrets.clone());
-        Arc::new(Egress { policy, secrets, transport: Transport::Script(script) })
+        Arc::new(Egress { policy, secrets, transport: Transport::Script(script), exchanges: None })
+    }
+
+    /// The same grant, with every exchange written down.
+    pub(crate) fn watched(&self, exchanges: Arc<Exchanges>) -> Arc<Self> {
+        let (policy, secrets) = (self.policy.clone(), self.secrets.clone());
+        Arc::new(Egress { policy, secrets, transport: self.transport.clone(), exchanges: Some(exchanges) })
     }
 }

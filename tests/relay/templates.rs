@@ -1,0 +1,132 @@
+//! `plugin new`, one language a test: the page of docs/plugins is run as it stands, then a thousand messages are delivered.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use outboxd_test_support::receiver::Receiver;
+use outboxd_test_support::wait_for;
+
+use crate::stage::{PATIENCE, Stage, cache};
+
+const MESSAGES: usize = 1000;
+
+/// The commands of a page: the lines of its `sh` blocks.
+fn commands(page: &str) -> Vec<String> {
+    let blocks = page.split("\n```sh\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("\n```").next().unwrap_or_default().lines());
+    lines.map(str::to_owned).collect()
+}
+
+/// Runs one command of a page, as a person in the stage's folder would.
+fn run(stage: &Stage, command: &str) {
+    let bin = Path::new(env!("CARGO_BIN_EXE_outboxd")).parent().expect("a folder").to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path))).expect("a path");
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", command]).current_dir(stage.path()).env("PATH", path);
+    shell.env("OUTBOXD_CACHE", cache()).env_remove("DATABASE_URL");
+    let output = shell.output().expect("sh starts");
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command}\n{}\n{}", said(&output.stdout), said(&output.stderr));
+}
+
+/// From the page's first command to a thousand messages at the target, each under its own idempotency key.
+fn the_page_works(page: &str) {
+    let stage = Stage::postgres();
+    let receiver = Receiver::start();
+    let mut commands = commands(page);
+    assert_eq!(commands.pop().as_deref(), Some("outboxd run"), "the page ends with the relay");
+
+    for command in commands {
+        run(&stage, &command.replace("127.0.0.1:9000", &receiver.address().to_string()));
+    }
+    let payloads: Vec<String> = (0..MESSAGES).map(|n| format!("{{\"id\": {n}, \"total\": 1.5}}")).collect();
+    stage.publish_lines("orders", &payloads);
+    let _relay = stage.relay();
+
+    // The page itself has sent one message by `plugin invoke` and published another.
+    let keys = || {
+        let received = receiver.received();
+        received.iter().filter_map(|request| request.header("idempotency-key").map(str::to_owned)).collect()
+    };
+    let arrived = wait_for(PATIENCE, || BTreeSet::<String>::len(&keys()) >= MESSAGES + 2);
+    assert!(arrived, "{} of {} messages arrived", keys().len(), MESSAGES + 2);
+    let ids: BTreeSet<u64> = receiver.received().iter().filter_map(|request| request.json()["id"].as_u64()).collect();
+    assert_eq!(ids.len(), MESSAGES);
+}
+
+#[test]
+fn rust() {
+    the_page_works(include_str!("../../docs/plugins/rust.md"));
+}
+
+#[test]
+fn js() {
+    if is_there("npm") {
+        the_page_works(include_str!("../../docs/plugins/js.md"));
+    }
+}
+
+#[test]
+fn python() {
+    if is_there("python3") {
+        the_page_works(include_str!("../../docs/plugins/python.md"));
+    }
+}
+
+/// Whether a program is on the path: where it is not, the language is skipped by name, and in CI the test fails.
+fn is_there(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        outboxd_test_support::skip(&format!("there is no {program}"));
+    }
+    found
+}
+
+#[test]
+fn each_page_shows_the_handler_that_plugin_new_writes() {
+    for (page, fence, source) in [
+        (
+            include_str!("../../docs/plugins/rust.md"),
+            "```rust\n",
+            include_str!("../../plugins/templates/rust/src/lib.rs"),
+        ),
+        (include_str!("../../docs/plugins/js.md"), "```js\n", include_str!("../../plugins/templates/js/plugin.js")),
+        (
+            include_str!("../../docs/plugins/python.md"),
+            "```python\n",
+            include_str!("../../plugins/templates/python/app.py"),
+        ),
+    ] {
+        let shown = page.split(fence).nth(1).expect("a handler").split("```").next().expect("its end");
+        assert!(source.contains(shown), "the page shows another handler than the template's:\n{shown}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_there_is_left_alone() {
+    let stage = Stage::sqlite();
+    std::fs::create_dir(stage.path().join("orders")).unwrap();
+
+    let complaint = stage.outboxd(&["plugin", "new", "orders", "--lang", "rust"]).fails(1);
+
+    assert!(complaint.contains("is there already"), "{complaint}");
+    assert_eq!(std::fs::read_dir(stage.path().join("orders")).unwrap().count(), 0);
+    let complaint = stage.outboxd(&["plugin", "new", "../orders", "--lang", "rust"]).fails(2);
+    assert!(complaint.contains("is no name for a plugin"), "{complaint}");
+}
+
+#[test]
+fn a_golden_message_that_fails_fails_the_command_and_says_what_came() {
+    let stage = Stage::sqlite();
+    stage.install_verbs("");
+    std::fs::create_dir(stage.plugins().join("verbs.tests")).unwrap();
+    let golden = r#"{"message": {"payload": {"verb": "succeed"}}, "expect": {"outcome": "cancel"}}"#;
+    std::fs::write(stage.plugins().join("verbs.tests/first.json"), golden).unwrap();
+
+    let finished = stage.outboxd(&["plugin", "test", stage.plugins().to_str().unwrap()]);
+
+    assert!(finished.stdout.contains("FAILED  first.json: expected cancel, came to"), "{}", finished.stdout);
+    assert!(finished.fails(1).contains("1 of 1 golden messages failed"));
+}

@@ -5,6 +5,7 @@
 pub mod handler;
 pub mod logging;
 pub mod plugin;
+pub mod times;
 pub mod toml_reader;
 
 mod dispatcher;

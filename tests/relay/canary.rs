@@ -64,8 +64,19 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
     let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
     let ready = wait_for(PATIENCE, || get(port, "/readyz", "").contains(" 200 "));
     assert!(ready, "{}", get(port, "/readyz", ""));
-    let answers: Vec<String> =
-        ["/metrics", "/healthz", "/api/stats", "/api/plugins"].iter().map(|path| get(port, path, &bearer)).collect();
+    let answers: Vec<String> = [
+        "/metrics",
+        "/healthz",
+        "/api/stats",
+        "/api/plugins",
+        "/",
+        "/messages",
+        "/api/messages",
+        &format!("/api/messages/{id}"),
+    ]
+    .iter()
+    .map(|path| get(port, path, &bearer))
+    .collect();
     assert!(get(port, "/api/plugins", "").contains(" 401 "), "the token is required once there is one");
     assert!(answers.iter().all(|answer| answer.contains(" 200 ")), "{answers:#?}");
     assert!(answers[0].contains("outboxd_settled_total"), "{}", answers[0]);

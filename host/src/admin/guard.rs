@@ -1,9 +1,12 @@
-//! Who may read the API: decided from the request's head alone.
+//! Who may ask: decided from the request's head alone.
+//!
+//! There are no cookies. A browser may send Basic credentials by itself, or need none on loopback, so what it sends for another
+//! site is refused by what no page can forge: Host, Origin and Sec-Fetch-Site. Only a link may lead here from elsewhere.
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -21,14 +24,25 @@ pub enum Refusal {
 }
 
 /// Checks a request to a server at `address`; `token` is required where there is one.
-pub fn check(headers: &HeaderMap, address: SocketAddr, token: Option<&SecretString>) -> Result<(), Refusal> {
+pub fn check(
+    method: &Method,
+    headers: &HeaderMap,
+    address: SocketAddr,
+    token: Option<&SecretString>,
+) -> Result<(), Refusal> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let host = text(HOST).ok_or(Refusal::ForeignHost)?;
     if token.is_none() && !is_own(host, address) {
         return Err(Refusal::ForeignHost);
     }
-    if matches!(headers.get("sec-fetch-site").map(|value| value.as_bytes()), Some(site) if site != b"same-origin" && site != b"none")
-    {
+    let sent_for = |name, value: &str| headers.get(name).is_some_and(|given| given.as_bytes() == value.as_bytes());
+    let own_site = !headers.contains_key("sec-fetch-site")
+        || sent_for("sec-fetch-site", "same-origin")
+        || sent_for("sec-fetch-site", "none");
+    // Somebody follows a link, say from a chat. The page that holds it sees nothing of the answer, and a GET changes nothing.
+    let followed_link =
+        method == Method::GET && sent_for("sec-fetch-mode", "navigate") && sent_for("sec-fetch-dest", "document");
+    if !own_site && !followed_link {
         return Err(Refusal::CrossSite);
     }
     if let Some(origin) = text(ORIGIN)
@@ -91,7 +105,12 @@ mod tests {
     }
 
     fn checked(headers: &[(&'static str, &str)], token: Option<&str>) -> Result<(), Refusal> {
-        check(&request(headers), "127.0.0.1:8787".parse().expect("address"), token.map(SecretString::from).as_ref())
+        checked_as(Method::GET, headers, token)
+    }
+
+    fn checked_as(method: Method, headers: &[(&'static str, &str)], token: Option<&str>) -> Result<(), Refusal> {
+        let address = "127.0.0.1:8787".parse().expect("address");
+        check(&method, &request(headers), address, token.map(SecretString::from).as_ref())
     }
 
     #[test]
@@ -118,6 +137,21 @@ mod tests {
             checked(&[host, ("origin", "http://127.0.0.1:8787"), ("sec-fetch-site", "same-origin")], None),
             Ok(())
         );
+    }
+
+    #[test]
+    fn a_link_elsewhere_may_lead_here_but_not_change_anything_or_be_framed() {
+        let link = [
+            ("host", "127.0.0.1:8787"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        let framed = [link[0], link[1], link[2], ("sec-fetch-dest", "iframe")];
+
+        assert_eq!(checked(&link, None), Ok(()));
+        assert_eq!(checked_as(Method::POST, &link, None), Err(Refusal::CrossSite));
+        assert_eq!(checked(&framed, None), Err(Refusal::CrossSite));
     }
 
     #[test]

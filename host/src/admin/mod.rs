@@ -1,64 +1,101 @@
-//! What a relay tells over HTTP: health, readiness, metrics, and as JSON what the command line shows.
+//! What a relay tells over HTTP: health, readiness, metrics, a page for people, and as JSON what the command line shows.
 //!
 //! On loopback by default. Off loopback everything but health and metrics needs the token. Requests that a browser sends for
 //! another site are refused: by Host (DNS rebinding) and by Sec-Fetch-Site and Origin.
 
+mod actions;
+mod api;
+mod error;
 mod guard;
+mod pages;
+mod topics;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
+use outboxd_store::OutboxAdmin;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Snapshot;
-use crate::plugin::PluginHost;
+use crate::handler::Handlers;
+use crate::metrics::{Recent, Snapshot};
+use crate::plugin::PluginInfo;
 
 /// A snapshot older than this means that the database is away.
 const FRESH: Duration = Duration::from_secs(30);
 
+/// The largest request body. Bytes.
+const BODY_BYTES_MAX: usize = 256 << 10;
+
+/// Nothing but the page's own files, no inline script or style, no frames. `same-origin` keeps Origin on the page's own forms.
+const SAFE_HEADERS: [(&str, &str); 5] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+         base-uri 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "same-origin"),
+    ("cache-control", "no-store"),
+];
+
+/// What the admin address serves from.
 #[derive(Clone)]
 pub struct Admin {
     pub address: SocketAddr,
     pub token: Option<SecretString>,
     pub metrics: PrometheusHandle,
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    pub plugins: Arc<PluginHost>,
+    pub recent: Arc<Recent>,
+    pub store: Arc<dyn OutboxAdmin>,
+    pub handlers: Arc<dyn Handlers>,
+    /// Asks for the plugins as they are now.
+    pub plugins: Arc<dyn Fn() -> Vec<PluginInfo> + Send + Sync>,
 }
 
-/// Serves until `end`. Requests under way are dropped then: all of them are short reads.
+/// Serves until `end`. Requests under way are dropped then. A statement of one goes on: it runs in a task of the store's.
 pub async fn serve(listener: TcpListener, admin: Admin, end: CancellationToken) -> std::io::Result<()> {
-    let api = Router::new()
-        .route("/api/stats", get(stats))
-        .route("/api/plugins", get(plugins))
-        .layer(from_fn_with_state(admin.clone(), guarded));
-    let router = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .merge(api)
-        .with_state(admin);
     tokio::select! {
-        served = axum::serve(listener, router) => served,
+        served = axum::serve(listener, router(admin)) => served,
         () = end.cancelled() => Ok(()),
     }
 }
 
+/// Everything that is served.
+pub fn router(admin: Admin) -> Router {
+    let guarded = Router::new()
+        .merge(pages::router())
+        .merge(api::router())
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(admin.clone(), guarded));
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .merge(guarded)
+        .with_state(admin)
+}
+
 async fn guarded(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    match guard::check(request.headers(), admin.address, admin.token.as_ref()) {
+    let mut response = match guard::check(request.method(), request.headers(), admin.address, admin.token.as_ref()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
+    };
+    for (name, value) in SAFE_HEADERS {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
+    response
 }
 
 async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
@@ -71,12 +108,4 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
 async fn metrics(State(admin): State<Admin>) -> String {
     admin.metrics.run_upkeep();
     admin.metrics.render()
-}
-
-async fn stats(State(admin): State<Admin>) -> Response {
-    Json(&admin.snapshot.load().topics).into_response()
-}
-
-async fn plugins(State(admin): State<Admin>) -> Response {
-    Json(admin.plugins.list()).into_response()
 }

@@ -88,7 +88,7 @@ pub struct RunArgs {
     /// The folder of plugins [default: plugins]
     #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
     pub plugins: Option<PathBuf>,
-    /// Where health and metrics are served, or "off" [default: 127.0.0.1:8787]
+    /// Where the admin page, health and metrics are served, or "off" [default: 127.0.0.1:8787]
     #[arg(long, value_name = "ADDR|off", env = "OUTBOXD_ADMIN", hide_env_values = true)]
     pub admin: Option<String>,
     /// Deliver what is due, then exit

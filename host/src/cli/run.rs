@@ -22,7 +22,7 @@ use super::{output, settings};
 use crate::admin::{self, Admin};
 use crate::config::{Config, MigrateMode, Overrides, Purpose};
 use crate::handler::Handlers;
-use crate::metrics::{self, Metered, MeteredHandlers, Snapshot};
+use crate::metrics::{self, Metered, MeteredHandlers, Recent, Snapshot};
 use crate::outage::Outage;
 use crate::plugin::PluginHost;
 use crate::purger;
@@ -60,7 +60,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         PluginHost::start(settings::plugin_options(&config, refused_addresses)).map_err(WrongSettings::one)?;
     plugins.scan_once().await;
 
-    let outbox = Arc::new(Metered::new(store.outbox.clone()));
+    let recent = Arc::new(Recent::default());
+    let outbox = Arc::new(Metered::new(store.outbox.clone(), recent.clone()));
     let handlers: Arc<dyn Handlers> = Arc::new(MeteredHandlers::new(plugins.handlers()));
     let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
@@ -75,13 +76,17 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
     if let (Some(listener), Some(address)) = (listener, admin_address) {
-        info!("health and metrics are served at http://{address}");
+        info!("the admin page, health and metrics are served at http://{address}");
+        let listed = plugins.clone();
         let admin = Admin {
             address,
             token: config.admin_token.clone(),
             metrics,
             snapshot: snapshot.clone(),
-            plugins: plugins.clone(),
+            recent,
+            store: store.admin.clone(),
+            handlers: handlers.clone(),
+            plugins: Arc::new(move || listed.list()),
         };
         let end = end.clone();
         chores.spawn(async move {

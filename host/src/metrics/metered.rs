@@ -4,11 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use metrics::{counter, histogram};
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, planted};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::time::Instant;
 
-use super::TOPICS_MAX;
+use super::{Failure, Recent, TOPICS_MAX};
 use crate::handler::{CallControl, Handled, Handler, Handlers, Route};
 
 /// An [`OutboxStore`] that counts what its statements changed, by the rows they returned.
@@ -16,6 +16,7 @@ pub struct Metered {
     inner: Arc<dyn OutboxStore>,
     topics: TopicLabels,
     claimed: Mutex<HashMap<LeaseId, Claimed>>,
+    recent: Arc<Recent>,
 }
 
 /// What a settlement does not say of its message.
@@ -29,9 +30,13 @@ struct Claimed {
 /// A claim that was not renewed for so many leases is settled by nobody any more.
 const FORGOTTEN_AFTER_LEASES: u32 = 10;
 
+/// An error among the latest failures is cut to so many characters; the message's history keeps more.
+const ERROR_CHARS_MAX: usize = 500;
+
 impl Metered {
-    pub fn new(inner: Arc<dyn OutboxStore>) -> Self {
-        Metered { inner, topics: TopicLabels::default(), claimed: Mutex::default() }
+    /// `recent` is told each attempt that was settled.
+    pub fn new(inner: Arc<dyn OutboxStore>, recent: Arc<Recent>) -> Self {
+        Metered { inner, topics: TopicLabels::default(), claimed: Mutex::default(), recent }
     }
 
     /// Forgets the claims whose lease was lost: no settle will ever name them.
@@ -56,13 +61,22 @@ impl Metered {
             let topic = claimed.topic.to_string();
             let result = settlement.transition.result();
             counter!("outboxd_settled_total", "topic" => topic.clone(), "result" => result).increment(1);
-            if let Some((reason, _)) = settlement.transition.cause() {
+            if let Some((reason, error)) = settlement.transition.cause() {
+                let failure = Failure {
+                    at_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
+                    id: settlement.id.to_string(),
+                    topic: topic.clone(),
+                    reason: reason.as_str().into(),
+                    error: one_line(error, ERROR_CHARS_MAX),
+                };
+                self.recent.failed(&claimed.topic, failure);
                 counter!("outboxd_failures_total", "topic" => topic.clone(), "reason" => reason.as_str()).increment(1);
                 if reason == Reason::Interrupted {
                     counter!("outboxd_calls_interrupted_total").increment(1);
                 }
             }
             if settlement.transition == Transition::Delivered {
+                self.recent.delivered(&claimed.topic);
                 let since = now.saturating_sub(Duration::from_millis(claimed.created_at_ms));
                 histogram!("outboxd_delivery_seconds", "topic" => topic).record(since.as_secs_f64());
             }

@@ -4,6 +4,7 @@
 
 mod gauges;
 mod metered;
+mod recent;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use gauges::{Snapshot, watch_until};
 pub use metered::{Metered, MeteredHandlers};
+pub use recent::{Failure, Recent, SLOT, SLOTS, Series};
 
 /// Distinct topics that get a label of their own.
 pub const TOPICS_MAX: usize = 200;

@@ -1,5 +1,6 @@
 //! The real binary, from outside: what a user is promised, on every database.
 
+mod admin_page;
 mod bad_input;
 mod canary;
 mod cli;

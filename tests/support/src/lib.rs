@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+pub mod browser;
 pub mod disk;
 pub mod guests;
 pub mod pgbouncer;

@@ -191,9 +191,9 @@ impl Relay {
         if lanes.is_empty() {
             return Ok(Look::Nothing);
         }
-        let asked = Instant::now();
+        let sent = Instant::now();
         let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
-        let asked = planted!(5, Instant::now(), asked);
+        let asked = planted!(5, Instant::now(), sent);
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;

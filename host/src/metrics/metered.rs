@@ -223,7 +223,7 @@ mod tests {
         const LEASE: Duration = Duration::from_secs(30);
         let memory = Arc::new(MemoryStore::default());
         memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
-        let store = Metered::new(memory.clone());
+        let store = Metered::new(memory.clone(), Arc::default());
         let claim = async || {
             let lanes = [Lane { topic: "a".into(), slots: 1 }];
             store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0)

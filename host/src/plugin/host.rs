@@ -241,9 +241,10 @@ impl OnePlugin {
         let egress = self.guest.version.egress.watched(exchanges.clone());
         let (guest, claim) = (self.guest.clone(), claim.clone());
         let control = CallControl { stop: CancellationToken::new() };
-        let call =
-            async move { instance::call_through(&guest.sandbox, &guest.version, &claim, control, Some(egress)).await };
-        let called = self.guest.sandbox.guests().spawn(call).await;
+        let call = move |cpu| async move {
+            instance::call_through(&guest.sandbox, &guest.version, &claim, control, cpu, Some(egress)).await
+        };
+        let called = self.guest.sandbox.threads.run(self.guest.version.meter(), call).await;
         let report = called.map_err(|error| format!("it failed, please report it: {error}"))?;
         Ok(Invoked {
             outcome: report.verdict.outcome,
@@ -259,11 +260,11 @@ impl OnePlugin {
         let mut start = Duration::MAX;
         for _ in 0..STARTS {
             let guest = self.guest.clone();
-            let timed = async move {
+            let timed = move |cpu| async move {
                 let started = Instant::now();
-                guest.version.try_out(&guest.sandbox).await.map(|()| started.elapsed())
+                instance::try_out(&guest.sandbox, &guest.version, cpu).await.map(|()| started.elapsed())
             };
-            let tried = self.guest.sandbox.guests().spawn(timed).await;
+            let tried = self.guest.sandbox.threads.run(self.guest.version.meter(), timed).await;
             start = start.min(tried.map_err(|error| format!("it failed, please report it: {error}"))??);
         }
         let component = self.guest.version.pre.instance_pre().component();

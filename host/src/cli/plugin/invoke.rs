@@ -84,6 +84,7 @@ fn claim(args: &InvokeArgs, topic: String) -> Claim {
         lease_id: LeaseId(Uuid::new_v4()),
         attempt: Attempt(args.attempt.max(1)),
         lapses: 0,
+        lapsed: false,
         expired: false,
     }
 }

@@ -158,7 +158,8 @@ async fn a_message_that_commits_just_as_a_relay_falls_asleep_is_looked_for() {
         looks += 1;
     }
 
-    assert!((3..=6).contains(&looks), "{looks}");
+    // The four looks, and up to as many again for what the listener itself raises.
+    assert!((4..=8).contains(&looks), "{looks}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboxd_test_support::browser::Browser;
-use outboxd_test_support::receiver::Receiver;
+use outboxd_test_support::receiver::{Answer, Receiver};
 use outboxd_test_support::{skip, wait_for};
 use serde_json::json;
 
@@ -152,6 +152,7 @@ fn another_site_in_the_same_browser_changes_nothing() {
     let stage = Stage::sqlite();
     let id = stage.publish("unrouted", "{}");
     let receiver = Receiver::start();
+    receiver.answer(|_| Answer::status(200).header("content-type", "text/html"));
     let (_relay, port) = relay(&stage);
     let elsewhere = receiver.url("/").replace("127.0.0.1", "evil.example");
     let discard = format!(

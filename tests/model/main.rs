@@ -53,9 +53,6 @@ fn check<const N: usize>(world: &World<N>, event: Event, next: &World<N>) -> Res
         if row.state == RowState::Dead && new.state != RowState::Dead && event != Event::Redriven {
             return fail("only a person sends a dead letter round again");
         }
-        if event == Event::Fenced && row != new {
-            return fail("a lost lease changes nothing");
-        }
         let is_settled = row.state == RowState::Processing && new.state == RowState::Delivered;
         if is_settled && !new.has_succeeded {
             return fail("delivered without a success");

@@ -93,12 +93,13 @@ macro_rules! statements {
             pub(crate) fn new(names: &$crate::table::Names) -> Self {
                 Statements {
                     $($name: {
-                        let text = include_str!(concat!("sql/", stringify!($name), ".sql"));
-                        names.write_into(::outboxd_core::planted!(
+                        let file = include_str!(concat!("sql/", stringify!($name), ".sql"));
+                        let text: ::std::borrow::Cow<'_, str> = ::outboxd_core::planted!(
                             1..,
-                            &$crate::planted::statement(module_path!(), stringify!($name), text),
-                            text
-                        ))
+                            $crate::planted::statement(module_path!(), stringify!($name), file),
+                            file.into()
+                        );
+                        names.write_into(&text)
                     },)*
                 }
             }

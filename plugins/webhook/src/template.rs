@@ -69,8 +69,10 @@ impl Template {
     /// As a header's value.
     pub fn header(&self, message: &Fields<'_>) -> Result<String, String> {
         self.fill(message, |field, value| {
-            // Only settings may ask for a secret, never a message.
-            match value.contains("{{") || value.chars().any(char::is_control) {
+            // Only settings may ask for a secret, never a message: not by one value, and not by the brace at the end of one
+            // and what stands behind it. The settings' own text never ends within a pair of braces.
+            let opens = value.contains("{{") || value.ends_with('{');
+            match opens || value.chars().any(char::is_control) {
                 true => Err(format!("the message's {} has characters that fit in no header", field.name())),
                 false => Ok(value.to_owned()),
             }
@@ -197,6 +199,15 @@ mod tests {
         for key in ["{{secret:TOKEN}}", "a\r\nb: c"] {
             assert!(template.header(&message(key, &[])).unwrap_err().contains("fit in no header"), "{key:?}");
         }
+    }
+
+    #[test]
+    fn two_values_make_no_secret_either() {
+        let headers = [("a".to_string(), "{secret:TOKEN}}".to_string())];
+        let template = Template::parse("{key}{header.a}").unwrap();
+
+        assert!(template.header(&message("{", &headers)).unwrap_err().contains("fit in no header"));
+        assert_eq!(template.header(&message("k", &headers)).as_deref(), Ok("k{secret:TOKEN}}"));
     }
 
     #[test]

@@ -60,9 +60,10 @@ pub(crate) struct WrongKind;
 /// one written `whsk_…` is a private key, and none for this.
 pub(crate) fn hmac_sha256(secret: &SecretString, data: &[u8]) -> Result<[u8; 32], WrongKind> {
     let text = secret.expose_secret();
-    let key = match text.strip_prefix("whsec_") {
-        Some(encoded) => BASE64.decode(encoded.trim()).map_err(|_| WrongKind)?,
-        None if text.starts_with("whsk_") => return Err(WrongKind),
+    let trimmed = text.trim();
+    let key = match trimmed.strip_prefix("whsec_") {
+        Some(encoded) => BASE64.decode(encoded).map_err(|_| WrongKind)?,
+        None if trimmed.starts_with("whsk_") => return Err(WrongKind),
         None => text.as_bytes().to_vec(),
     };
     if key.is_empty() {
@@ -108,8 +109,10 @@ mod tests {
 
         let mac = hmac_sha256(&secret, data).unwrap();
         let unpadded = hmac_sha256(&SecretString::from("whsec_a2V5cw"), b"");
+        let spaced = hmac_sha256(&SecretString::from(" whsec_a2V5cw\n"), b"");
 
         assert_eq!(unpadded, hmac_sha256(&SecretString::from("keys"), b""));
+        assert_eq!(spaced, unpadded);
         assert_eq!(BASE64.encode(mac), "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
@@ -136,10 +139,12 @@ mod tests {
         assert_eq!(ed25519(&SecretString::from("too short"), b""), Err(WrongKind));
         assert_eq!(hmac_sha256(&SecretString::from("whsec_%%%"), b""), Err(WrongKind));
         assert_eq!(hmac_sha256(&SecretString::from("whsec_"), b""), Err(WrongKind));
-        assert_eq!(
-            hmac_sha256(&SecretString::from("whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="), b""),
-            Err(WrongKind)
-        );
+        for private in [
+            "whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=",
+            " whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=\n",
+        ] {
+            assert_eq!(hmac_sha256(&SecretString::from(private), b""), Err(WrongKind));
+        }
     }
 
     #[test]

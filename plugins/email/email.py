@@ -52,9 +52,9 @@ def read(payload: bytes) -> dict:
         raise cancel("the payload is no object")
     if unknown := sorted(mail.keys() - FIELDS):
         raise cancel(f"the payload has {unknown[0]!r}, which is no part of a mail; known: {', '.join(sorted(FIELDS))}")
-    to = mail.get("to") or []
-    addresses = [to] if isinstance(to, str) else to
-    if not addresses or not all("@" in parseaddr(str(address))[1] for address in addresses):
+    to = mail.get("to")
+    addresses = to if isinstance(to, list) else [to]
+    if not addresses or not all(isinstance(address, str) and "@" in parseaddr(address)[1] for address in addresses):
         raise cancel(f"\"to\" is {json.dumps(to)}, no address and no list of addresses")
     if not mail.get("subject") or not (mail.get("text") or mail.get("html")):
         raise cancel('the payload lacks "subject", or both "text" and "html"')

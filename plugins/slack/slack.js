@@ -47,10 +47,20 @@ function fill(template, message) {
   const fields = { topic: message.topic, key: message.key, id: message.id, payload };
   let json;
   return template.replace(/\{([^{}]+)\}/g, (_, path) => {
-    json ??= JSON.parse(payload);
-    const value = fields[path] ?? path.split(".").reduce((inner, name) => inner?.[name], json);
+    const value = Object.hasOwn(fields, path)
+      ? fields[path]
+      : path.split(".").reduce((inner, name) => inner?.[name], (json ??= parsed(payload)));
     return escaped(typeof value === "object" && value ? JSON.stringify(value) : String(value ?? ""));
   });
+}
+
+/** A payload that is no JSON has no fields, and never will. */
+function parsed(payload) {
+  try {
+    return JSON.parse(payload);
+  } catch (error) {
+    throw { tag: "cancel", val: `the payload is no JSON: ${error}` };
+  }
 }
 
 /** Slack's three control characters: a message must not mention a channel or make a link. */

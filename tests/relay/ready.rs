@@ -2,11 +2,14 @@
 //! slack and email deliver to a target that answers as the real one does, too.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use outboxd::plugin::{PluginHost, PluginOptions, SandboxOptions, Secrets};
+use outboxd::plugin::{Ceiling, Invoked, Manifest, OnePlugin, PluginHost, PluginOptions, SandboxOptions, Secrets};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, RetryPolicy};
 use outboxd_test_support::guests;
 use outboxd_test_support::receiver::{Answer, Receiver};
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::stage::{Stage, cache};
 
@@ -77,6 +80,61 @@ fn slack() {
     assert_eq!(received.len(), 2);
     assert_eq!(received[1].path, "/services/T000/B000/XXXX");
     assert_eq!(received[1].json(), json!({ "text": ":rotating_light: alerts.disk: disk full (db-1)" }));
+}
+
+/// What slack makes of one message without a key, under the setting `text`.
+fn slack_says(component: &Path, receiver: &Receiver, text: &str, payload: &[u8]) -> Invoked {
+    let target = receiver.url("");
+    let manifest = format!(
+        "topics = [\"alerts.*\"]\n[grants]\nhosts = [\"{target}\"]\n[settings]\nurl = \"{target}/\"\ntext = \"{text}\"\n"
+    );
+    let ceiling = Ceiling { private_networks: vec!["127.0.0.0/8".parse().expect("a network")], ..Ceiling::default() };
+    let parsed = Manifest::parse("slack.toml", &manifest, "slack", &ceiling, &RetryPolicy::default()).expect("valid");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch");
+    let message = Message {
+        id: MessageId(Uuid::now_v7()),
+        topic: "alerts.disk".into(),
+        key: None,
+        payload: Payload::Bytes(payload.into()),
+        headers: vec![],
+        created_at_ms: now.as_millis() as u64,
+    };
+    let lease_id = LeaseId(Uuid::new_v4());
+    let claim = Claim { message, lease_id, attempt: Attempt(1), lapses: 0, lapsed: false, expired: false };
+    let component = std::fs::read(component).expect("the component");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let options = SandboxOptions { slots: 1, ..SandboxOptions::default() };
+        let compiled = cache().join("compiled");
+        let plugin = OnePlugin::load(options, Some(&compiled), "slack", component, parsed).await.expect("it loads");
+        plugin.invoke(&claim).await.expect("it runs")
+    })
+}
+
+#[test]
+fn slack_takes_a_field_of_the_message_from_the_message_alone() {
+    let Some(component) = guests::ready("slack") else { return };
+    let receiver = Receiver::start();
+
+    let invoked = slack_says(&component, &receiver, "{topic} ({key})", br#"{"key": "the payload's"}"#);
+
+    assert_eq!(invoked.outcome, Outcome::Success);
+    assert_eq!(receiver.received()[0].json(), json!({ "text": "alerts.disk ()" }));
+}
+
+#[test]
+fn slack_gives_up_on_a_payload_without_fields_only_where_one_is_asked_for() {
+    let Some(component) = guests::ready("slack") else { return };
+    let receiver = Receiver::start();
+
+    let whole = slack_says(&component, &receiver, "{payload}", b"disk full");
+    let field = slack_says(&component, &receiver, "{title}", b"disk full");
+
+    assert_eq!(whole.outcome, Outcome::Success);
+    assert_eq!(receiver.received()[0].json(), json!({ "text": "disk full" }));
+    let Outcome::Cancel { error } = field.outcome else { panic!("{field:?}") };
+    assert!(error.starts_with("the payload is no JSON: "), "{error}");
 }
 
 #[test]

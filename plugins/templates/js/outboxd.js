@@ -32,8 +32,8 @@ export function post(url, value, moreHeaders = {}) {
   const parent = traceparent();
   if (parent) headers.push(['traceparent', parent]);
   const { status, headers: answered, body } = sent({ method: 'POST', url, headers, body: bytesOf(JSON.stringify(value)) });
-  const seconds = Number(answered.find(([name]) => name === 'retry-after')?.[1] ?? NaN);
-  return { status, headers: answered, text: textOf(body), retryAfterMs: seconds >= 0 ? Math.round(seconds * 1000) : undefined };
+  const after = answered.find(([name]) => name === 'retry-after')?.[1] ?? '';
+  return { status, headers: answered, text: textOf(body), retryAfterMs: /^\d{1,6}$/.test(after) ? Number(after) * 1000 : undefined };
 }
 
 function sent(request) {

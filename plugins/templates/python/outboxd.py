@@ -57,5 +57,5 @@ def post(url: str, value: Any, headers: Optional[dict[str, str]] = None) -> Answ
         raise retry(f"no answer: {error.value}") from None
     came = dict(answer.headers)
     after = came.get("retry-after", "")
-    after_ms = int(after) * 1000 if after.isdecimal() else None
+    after_ms = int(after) * 1000 if after.isdecimal() and len(after) < 7 else None
     return Answer(answer.status, came, answer.body.decode("utf-8", "replace"), after_ms)

@@ -16,6 +16,7 @@ pub const COMMON: &[File] = files!("plugins/templates/common":
     "{{name}}.toml" = "manifest.toml",
     "{{name}}.tests/delivers.json" = "delivers.json",
     "{{name}}.tests/waits.json" = "waits.json",
+    "{{name}}.tests/waits-without-a-time.json" = "waits-without-a-time.json",
     "{{name}}.tests/refuses.json" = "refuses.json",
 );
 

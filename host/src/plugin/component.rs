@@ -86,6 +86,13 @@ pub(crate) fn check_world(engine: &Engine, component: &Component) -> Result<(), 
     Ok(())
 }
 
+/// The largest memory that an instance starts with. Bytes.
+pub(crate) fn memory_at_start(component: &Component) -> u64 {
+    const PAGE: u64 = 64 << 10;
+    let pages = component.resources_required().and_then(|needs| needs.max_initial_memory_size);
+    pages.unwrap_or(0).saturating_mul(PAGE)
+}
+
 /// The names of what a component exports and imports.
 pub(crate) fn surface(engine: &Engine, component: &Component) -> (Vec<String>, Vec<String>) {
     let ty = component.component_type();

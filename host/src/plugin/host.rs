@@ -14,7 +14,6 @@ use super::component;
 use super::egress::{Exchange, Exchanges};
 use super::golden::Golden;
 use super::grants::Ceiling;
-use super::instance;
 use super::loader::{Loader, Problem, prepare};
 use super::manifest::Manifest;
 use super::registry::{Guest, Plugin, Registry};
@@ -210,9 +209,6 @@ pub struct Measured {
     pub start: Duration,
 }
 
-/// Of WebAssembly.
-const PAGE_BYTES: u64 = 64 << 10;
-
 /// So many starts are timed.
 const STARTS: usize = 10;
 
@@ -239,13 +235,8 @@ impl OnePlugin {
     pub async fn invoke(&self, claim: &Claim) -> Result<Invoked, String> {
         let exchanges = Arc::new(Exchanges::default());
         let egress = self.guest.version.egress.watched(exchanges.clone());
-        let (guest, claim) = (self.guest.clone(), claim.clone());
         let control = CallControl { stop: CancellationToken::new() };
-        let call = move |cpu| async move {
-            instance::call_through(&guest.sandbox, &guest.version, &claim, control, cpu, Some(egress)).await
-        };
-        let called = self.guest.sandbox.threads.run(self.guest.version.meter(), call).await;
-        let report = called.map_err(|error| format!("it failed, please report it: {error}"))?;
+        let report = self.guest.version.call(&self.guest.sandbox, claim.clone(), control, Some(egress)).await?;
         Ok(Invoked {
             outcome: report.verdict.outcome,
             requests: exchanges.take(),
@@ -259,19 +250,13 @@ impl OnePlugin {
     pub async fn measure(&self) -> Result<Measured, String> {
         let mut start = Duration::MAX;
         for _ in 0..STARTS {
-            let guest = self.guest.clone();
-            let timed = move |cpu| async move {
-                let started = Instant::now();
-                instance::try_out(&guest.sandbox, &guest.version, cpu).await.map(|()| started.elapsed())
-            };
-            let tried = self.guest.sandbox.threads.run(self.guest.version.meter(), timed).await;
-            start = start.min(tried.map_err(|error| format!("it failed, please report it: {error}"))??);
+            start = start.min(self.guest.version.try_out(&self.guest.sandbox).await?);
         }
         let component = self.guest.version.pre.instance_pre().component();
         let (exports, imports) = component::surface(&self.guest.sandbox.engine, component);
-        let pages = component.resources_required().and_then(|needs| needs.max_initial_memory_size).unwrap_or(0);
+        let memory_bytes_at_start = component::memory_at_start(component);
         let compile = self.loading.saturating_sub(start);
-        Ok(Measured { exports, imports, memory_bytes_at_start: pages * PAGE_BYTES, compile, start })
+        Ok(Measured { exports, imports, memory_bytes_at_start, compile, start })
     }
 
     /// Plays a golden message through; the text says what came instead of what was expected.

@@ -30,19 +30,9 @@ pub(crate) struct Report {
 }
 
 /// Hands one message to an instance of `version`: a fresh one, or, where the manifest asks for reuse, one that has served
-/// before. Runs on the guests' threads; `cpu` measures it.
+/// before. Runs on the guests' threads; `cpu` measures it. Where requests go elsewhere than out, as `egress` says, the
+/// instance is never used again.
 pub(crate) async fn call(
-    sandbox: &Sandbox,
-    version: &Version,
-    claim: &Claim,
-    control: CallControl,
-    cpu: Arc<CpuMeter>,
-) -> Report {
-    call_through(sandbox, version, claim, control, cpu, None).await
-}
-
-/// The same, with requests that go elsewhere than out where `egress` says so; such an instance is never used again.
-pub(crate) async fn call_through(
     sandbox: &Sandbox,
     version: &Version,
     claim: &Claim,
@@ -259,7 +249,7 @@ mod tests {
             for polls in 1..=POLLS_MAX {
                 let control = CallControl { stop: CancellationToken::new() };
                 let claim = claim();
-                let call = call(&sandbox, &version, &claim, control, version.meter());
+                let call = call(&sandbox, &version, &claim, control, version.meter(), None);
                 if poll_then_drop(call, polls).await {
                     break;
                 }

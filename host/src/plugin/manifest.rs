@@ -51,6 +51,15 @@ impl Manifest {
         Manifest::read(&Reader::parse(file, text)?, stem, ceiling, default_retry)
     }
 
+    /// The topic of a message that names none: the first whole one, else the plugin's name.
+    pub fn default_topic<'a>(&'a self, name: &'a str) -> &'a str {
+        let whole = self.topics.iter().find_map(|topic| match topic {
+            TopicPattern::Exact(topic) => Some(topic.as_str()),
+            TopicPattern::Prefix(_) => None,
+        });
+        whole.unwrap_or(name)
+    }
+
     fn read(
         reader: &Reader,
         stem: &str,

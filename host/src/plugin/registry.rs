@@ -9,7 +9,6 @@ use outboxd_core::{Blame, Claim, Outcome, Reason, RetryPolicy, TopicPattern};
 
 use super::cache::Cache;
 use super::folder::Content;
-use super::instance;
 use super::outcome::Evidence;
 use super::rollout::{Decision, Trial};
 use super::sandbox::Sandbox;
@@ -248,9 +247,7 @@ impl Handler for Guest {
 
 impl Guest {
     async fn call(&self, claim: &Claim, call: CallControl) -> (Handled, Evidence) {
-        let (sandbox, version, owned) = (self.sandbox.clone(), self.version.clone(), claim.clone());
-        let work = |cpu| async move { instance::call(&sandbox, &version, &owned, call, cpu).await };
-        let called = self.sandbox.threads.run(self.version.meter(), work).await;
+        let called = self.version.call(&self.sandbox, claim.clone(), call, None).await;
         let digest = Some(self.version.digest.clone());
         match called {
             Ok(report) => {
@@ -267,8 +264,7 @@ impl Guest {
                 (handled, evidence)
             }
             Err(error) => {
-                tracing::error!(message.id = %claim.message.id, "the host failed during a call, please report it: {error}");
-                let error = "outboxd itself failed during the call, please report it".to_string();
+                tracing::error!(message.id = %claim.message.id, "message {}: {error}", claim.message.id);
                 let outcome = Outcome::Fault { reason: Reason::Panic, error, blame: Blame::Host };
                 (Handled { digest, ..Handled::new(outcome) }, Evidence::None)
             }

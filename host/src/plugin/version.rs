@@ -1,18 +1,19 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use outboxd_core::{Admission, Blame, Health, MessageId, Outcome, TopicPattern, safe_text};
+use outboxd_core::{Admission, Blame, Claim, Health, MessageId, Outcome, safe_text};
+use tokio_util::sync::CancellationToken;
 use wasmtime::component::Component;
 use wasmtime_wasi_config::WasiConfigVariables;
 
 use super::bindings::HostSidePre;
-use super::component::{check_world, one_line};
+use super::component::{check_world, memory_at_start, one_line};
 use super::cpu::CpuMeter;
 use super::egress::Egress;
 use super::golden::Golden;
-use super::instance;
+use super::instance::{self, Report};
 use super::manifest::Manifest;
 use super::outcome::{Evidence, Verdict};
 use super::reuse::Idle;
@@ -86,29 +87,51 @@ impl Version {
         CpuMeter::new(self.manifest.limits.cpu)
     }
 
-    /// Starts an instance and throws it away: a component that cannot start is found before the first message.
-    pub(crate) async fn try_out(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<(), String> {
-        let (version, place) = (self.clone(), sandbox.clone());
-        let trial = |cpu| async move { instance::try_out(&place, &version, cpu).await };
-        let tried = sandbox.threads.run(self.meter(), trial).await;
-        tried.map_err(|error| format!("its trial failed, please report it: {error}"))?
+    /// Runs one piece of work on the guests' threads, measured. The error is a failure of the host's own.
+    async fn run<F>(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        work: impl FnOnce(Arc<Sandbox>, Arc<Version>, Arc<CpuMeter>) -> F,
+    ) -> Result<F::Output, String>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (place, version) = (sandbox.clone(), self.clone());
+        let done = sandbox.threads.run(self.meter(), |cpu| work(place, version, cpu)).await;
+        done.map_err(|error| format!("outboxd itself failed, please report it: {error}"))
+    }
+
+    /// Hands one message over, with requests that go elsewhere than out where `egress` says so.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        claim: Claim,
+        control: CallControl,
+        egress: Option<Arc<Egress>>,
+    ) -> Result<Report, String> {
+        let work = |sandbox: Arc<Sandbox>, version: Arc<Version>, cpu| async move {
+            instance::call(&sandbox, &version, &claim, control, cpu, egress).await
+        };
+        self.run(sandbox, work).await
+    }
+
+    /// Starts an instance and throws it away: a component that cannot start is found before the first message. Answers how
+    /// long that took.
+    pub(crate) async fn try_out(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<Duration, String> {
+        let work = |sandbox: Arc<Sandbox>, version: Arc<Version>, cpu| async move {
+            let started = Instant::now();
+            instance::try_out(&sandbox, &version, cpu).await.map(|()| started.elapsed())
+        };
+        self.run(sandbox, work).await?
     }
 
     /// Plays a golden message through; the text says what came instead of what was expected.
     pub(crate) async fn rehearse(self: &Arc<Self>, sandbox: &Arc<Sandbox>, golden: Golden) -> Result<(), String> {
         let script = Arc::new(golden.script());
         let egress = self.egress.rehearsal(script.clone());
-        let topic = self.manifest.topics.iter().find_map(|topic| match topic {
-            TopicPattern::Exact(topic) => Some(topic.as_str()),
-            TopicPattern::Prefix(_) => None,
-        });
-        let claim = golden.claim(topic.unwrap_or(&self.name));
-        let control = CallControl { stop: tokio_util::sync::CancellationToken::new() };
-        let (version, place) = (self.clone(), sandbox.clone());
-        let work =
-            |cpu| async move { instance::call_through(&place, &version, &claim, control, cpu, Some(egress)).await };
-        let played = sandbox.threads.run(self.meter(), work).await;
-        let report = played.map_err(|error| format!("outboxd failed, please report it: {error}"))?;
+        let claim = golden.claim(self.manifest.default_topic(&self.name));
+        let control = CallControl { stop: CancellationToken::new() };
+        let report = self.call(sandbox, claim, control, Some(egress)).await?;
         golden.judge(&report.verdict.outcome, &script)?;
         if report.verdict.evidence == Evidence::Success {
             self.health().succeeded();
@@ -181,9 +204,8 @@ impl Stats {
 
 /// What an instance needs at its start must fit its limit and the pool: better an error now than at the first message.
 fn check_resources(component: &Component, manifest: &Manifest) -> Result<(), String> {
-    const PAGE: u64 = 64 << 10;
     let Some(needs) = component.resources_required() else { return Ok(()) };
-    let largest = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE);
+    let largest = memory_at_start(component);
     if largest > manifest.limits.memory {
         return Err(format!(
             "it starts with {} MiB of memory, more than its limit of {} MiB; raise limits.memory in its manifest",

@@ -1,14 +1,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, TopicPattern, one_line};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, one_line};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::cli::args::{Global, InvokeArgs};
 use crate::cli::output;
 use crate::cli::settings::{self, WrongSettings};
-use crate::plugin::{Exchange, Invoked, Manifest};
+use crate::plugin::{Exchange, Invoked};
 
 /// Hands one message to a component. Its requests really go out; what it logs goes to stderr.
 pub async fn invoke(global: &Global, args: InvokeArgs) -> anyhow::Result<()> {
@@ -18,7 +18,8 @@ pub async fn invoke(global: &Global, args: InvokeArgs) -> anyhow::Result<()> {
     let config = settings::load_plain(global)?;
     let one = super::load(&config, &args.file, args.allow.clone()).await?;
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
-    let claim = claim(&args, topic(&args, &one.manifest, &stem));
+    let topic = args.topic.clone().unwrap_or_else(|| one.manifest.default_topic(&stem).to_owned());
+    let claim = claim(&args, topic);
     let invoked = one.invoke(&claim).await.map_err(anyhow::Error::msg)?;
     let (word, error, after) = said(&invoked.outcome);
     if args.json {
@@ -59,15 +60,6 @@ fn said(outcome: &Outcome) -> (&'static str, Option<&str>, Option<std::time::Dur
         Outcome::Cancel { error } => ("cancel", Some(error), None),
         Outcome::Fault { error, .. } | Outcome::Refused { error, .. } => ("fault", Some(error), None),
     }
-}
-
-/// The topic that was asked for, else the first whole one of the manifest, else the plugin's name.
-fn topic(args: &InvokeArgs, manifest: &Manifest, stem: &str) -> String {
-    let first = manifest.topics.iter().find_map(|topic| match topic {
-        TopicPattern::Exact(topic) => Some(topic.as_str()),
-        TopicPattern::Prefix(_) => None,
-    });
-    args.topic.clone().unwrap_or_else(|| first.unwrap_or(stem).to_owned())
 }
 
 fn claim(args: &InvokeArgs, topic: String) -> Claim {

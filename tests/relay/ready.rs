@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use outboxd::plugin::{Ceiling, Invoked, Manifest, OnePlugin, PluginHost, PluginOptions, SandboxOptions, Secrets};
+use outboxd::plugin::{
+    Ceiling, Content, Invoked, Manifest, OnePlugin, PluginHost, PluginOptions, SandboxOptions, Secrets,
+};
 use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, RetryPolicy};
 use outboxd_test_support::guests;
 use outboxd_test_support::receiver::{Answer, Receiver};
@@ -102,12 +104,13 @@ fn slack_says(component: &Path, receiver: &Receiver, text: &str, payload: &[u8])
     let lease_id = LeaseId(Uuid::new_v4());
     let claim = Claim { message, lease_id, attempt: Attempt(1), lapses: 0, lapsed: false, expired: false };
     let component = std::fs::read(component).expect("the component");
+    let content = Content::new(component.into(), Some(manifest));
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let options = SandboxOptions { slots: 1, ..SandboxOptions::default() };
         let compiled = cache().join("compiled");
-        let plugin = OnePlugin::load(options, Some(&compiled), "slack", component, parsed).await.expect("it loads");
+        let plugin = OnePlugin::load(options, Some(&compiled), "slack", content, parsed).await.expect("it loads");
         plugin.invoke(&claim).await.expect("it runs")
     })
 }

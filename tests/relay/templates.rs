@@ -6,6 +6,7 @@ use std::process::Command;
 
 use outboxd_test_support::receiver::Receiver;
 use outboxd_test_support::wait_for;
+use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, cache};
 
@@ -117,13 +118,61 @@ fn a_folder_that_is_there_is_left_alone() {
     assert!(complaint.contains("is no name for a plugin"), "{complaint}");
 }
 
-#[test]
-fn a_golden_message_that_fails_fails_the_command_and_says_what_came() {
+/// The guest `verbs` with one golden message, which succeeds and should come to `expected`.
+fn verbs_that_should(expected: &str) -> Stage {
     let stage = Stage::sqlite();
     stage.install_verbs("");
     std::fs::create_dir(stage.plugins().join("verbs.tests")).unwrap();
-    let golden = r#"{"message": {"payload": {"verb": "succeed"}}, "expect": {"outcome": "cancel"}}"#;
-    std::fs::write(stage.plugins().join("verbs.tests/first.json"), golden).unwrap();
+    let golden = json!({ "message": { "payload": { "do": "succeed" } }, "expect": { "outcome": expected } });
+    std::fs::write(stage.plugins().join("verbs.tests/first.json"), golden.to_string()).unwrap();
+    stage
+}
+
+fn verbs(stage: &Stage) -> String {
+    stage.plugins().join("verbs.wasm").display().to_string()
+}
+
+#[test]
+fn what_is_checked_is_what_a_relay_lists() {
+    let stage = verbs_that_should("success");
+
+    let checked = stage.outboxd(&["plugin", "check", &verbs(&stage), "--json"]).ok();
+    let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
+    relay.wait_for_log("are served at http://");
+    let log = relay.log();
+    let (_, served) = log.split_once("are served at http://").expect("the address");
+    let admin: String = served.chars().take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ':')).collect();
+    let list = |more: &[&str]| stage.outboxd(&[&["plugin", "list", "--admin", &admin], more].concat()).ok();
+    let (listed, shown) = (list(&["--json"]), list(&[]));
+
+    let [checked, listed] = [checked, listed].map(|said| serde_json::from_str::<Value>(&said).expect("JSON"));
+    let digest = checked["digest"].as_str().expect("a digest");
+    assert_eq!((checked["goldens"].as_u64(), digest.len()), (Some(1), 64), "{checked:#}");
+    assert_eq!(listed[0]["digest"], digest, "{listed:#}");
+    assert_eq!((&listed[0]["name"], &listed[0]["state"]), (&json!("verbs"), &json!("live")));
+    assert!(shown.contains("verbs") && shown.contains("live") && shown.contains(&digest[..12]), "{shown}");
+}
+
+#[test]
+fn what_a_relay_would_refuse_does_not_pass_the_check() {
+    let stage = verbs_that_should("cancel");
+    let place = |file: &str| stage.plugins().join(file).display().to_string();
+    std::fs::copy(verbs(&stage), place("two words.wasm")).unwrap();
+    assert!(Command::new("mkfifo").arg(place("pipe.wasm")).status().unwrap().success());
+
+    for (file, words) in [
+        ("verbs.wasm", "would not be accepted: golden message first.json: expected cancel, came to success"),
+        ("two words.wasm", "would not be accepted: a plugin's name has at most 100 letters"),
+        ("pipe.wasm", "would not be accepted: it is no regular file"),
+    ] {
+        let complaint = stage.outboxd(&["plugin", "check", &place(file)]).fails(1);
+        assert!(complaint.contains(words), "{complaint}");
+    }
+}
+
+#[test]
+fn a_golden_message_that_fails_fails_the_command_and_says_what_came() {
+    let stage = verbs_that_should("cancel");
 
     let finished = stage.outboxd(&["plugin", "test", stage.plugins().to_str().unwrap()]);
 

@@ -1,7 +1,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use outboxd::plugin::{ChildCompiler, Compiler, OnePlugin, SandboxOptions};
+use outboxd::plugin::{ChildCompiler, Compiler, Content, OnePlugin, SandboxOptions};
 use outboxd_core::Outcome;
 
 use crate::guest::build;
@@ -13,7 +13,7 @@ fn child() -> ChildCompiler {
 
 async fn load(compiler: ChildCompiler, component: Vec<u8>) -> Result<OnePlugin, String> {
     let options = SandboxOptions { compiler: Compiler::Child(compiler), ..options() };
-    OnePlugin::load(options, None, "guest", component, manifest("")).await
+    OnePlugin::load(options, None, "guest", Content::new(component.into(), None), manifest("")).await
 }
 
 #[tokio::test]

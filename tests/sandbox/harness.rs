@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use outboxd::handler::{CallControl, Handled};
-use outboxd::plugin::{Ceiling, Manifest, OnePlugin, SandboxOptions, Secrets};
+use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions, Secrets};
 use outboxd_core::{Attempt, Blame, Claim, LeaseId, Message, MessageId, Outcome, Payload, Reason, RetryPolicy};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -39,7 +39,8 @@ pub(crate) async fn load(text: &str, manifest_text: &str) -> Result<OnePlugin, S
 }
 
 pub(crate) async fn load_with(options: SandboxOptions, text: &str, manifest_text: &str) -> Result<OnePlugin, String> {
-    OnePlugin::load(options, Some(cache()), "guest", guest::build(text), manifest(manifest_text)).await
+    let content = Content::new(guest::build(text).into(), Some(manifest_text.into()));
+    OnePlugin::load(options, Some(cache()), "guest", content, manifest(manifest_text)).await
 }
 
 /// Compiled guests, kept for the length of the test run.

@@ -50,16 +50,17 @@ pub(crate) struct Found {
     pub(crate) content: Option<Content>,
 }
 
-/// What was read, once: the same bytes are hashed, checked and compiled.
+/// A component and its manifest, read once: the same bytes are hashed, checked and compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Content {
+pub struct Content {
     pub(crate) component: Bytes,
     pub(crate) manifest: Option<String>,
     pub(crate) digest: String,
 }
 
 impl Content {
-    pub(crate) fn new(component: Bytes, manifest: Option<String>) -> Content {
+    /// What both files hold; no manifest: there is no `NAME.toml`.
+    pub fn new(component: Bytes, manifest: Option<String>) -> Content {
         let mut hasher = Sha256::new();
         hasher.update(&component);
         hasher.update(manifest.as_deref().unwrap_or_default());
@@ -106,10 +107,6 @@ pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<L
             continue;
         }
         match read(&path, known.get(stem)) {
-            // Not counted among the plugins: a folder full of empty files must not crowd the good ones out.
-            Ok(Some(found)) if found.stamps.0.size == 0 => {
-                look.skipped.insert(shown, "the file is empty".into());
-            }
             Ok(Some(found)) => {
                 look.found.insert(stem.to_string(), found);
             }
@@ -124,6 +121,15 @@ pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<L
         }
     }
     Ok(look)
+}
+
+/// The plugin in `path`, by its name, as a look at its folder reads it; the text says why it is none.
+pub(crate) fn read_one(path: &Path) -> Result<(String, Content), String> {
+    let name = path.file_stem().and_then(|stem| stem.to_str()).ok_or("its name is not UTF-8")?;
+    check_name(name)?;
+    let found = read(path, None).map_err(|error| error.to_string())?;
+    let content = found.and_then(|found| found.content).ok_or("it changed while it was read; try again")?;
+    Ok((name.into(), content))
 }
 
 /// A plugin's name is a topic, a metric label and a word in messages.
@@ -144,6 +150,10 @@ fn check_name(stem: &str) -> Result<(), String> {
 fn read(path: &Path, known: Option<&Stamps>) -> io::Result<Option<Found>> {
     let manifest_path = path.with_extension("toml");
     let before = stamps(path, &manifest_path)?;
+    if before.0.size == 0 {
+        // Not counted among the plugins: a folder full of empty files must not crowd the good ones out.
+        return Err(io::Error::other("the file is empty"));
+    }
     if known == Some(&before) {
         return Ok(Some(Found { file: path.into(), stamps: before, content: None }));
     }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use outboxd_core::{Claim, Outcome, RetryPolicy};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::cache::{Cache, hex};
+use super::cache::Cache;
 use super::component;
 use super::egress::{Exchange, Exchanges};
+use super::folder::Content;
 use super::golden::Golden;
 use super::grants::Ceiling;
 use super::loader::{Loader, Problem, prepare};
@@ -178,6 +178,7 @@ impl PluginHost {
 /// One component without a folder: for `plugin check`, `plugin invoke` and tests.
 pub struct OnePlugin {
     pub manifest: Manifest,
+    /// As a relay shows it.
     pub digest: String,
     pub handler: Arc<dyn Handler>,
     guest: Arc<Guest>,
@@ -213,19 +214,20 @@ pub struct Measured {
 const STARTS: usize = 10;
 
 impl OnePlugin {
-    /// Checks, compiles, links and tries out `component` as the plugin `name`. The text says what is wrong, in one line.
+    /// Checks, compiles, links and tries out `content` as the plugin `name`, under `manifest`: what it was read to mean. The
+    /// text says what is wrong, in one line.
     pub async fn load(
         options: SandboxOptions,
         cache_dir: Option<&Path>,
         name: &str,
-        component: Vec<u8>,
+        content: Content,
         manifest: Manifest,
     ) -> Result<OnePlugin, String> {
         let cache = Arc::new(Cache::open_or_temporary(cache_dir, options.compiler.clone())?);
         let sandbox = Arc::new(Sandbox::new(options)?);
-        let digest = hex(&Sha256::digest(&component));
+        let Content { component, digest, .. } = content;
         let started = Instant::now();
-        let version = prepare(&sandbox, cache, name, component.into(), digest.clone(), manifest.clone()).await?;
+        let version = prepare(&sandbox, cache, name, component, digest.clone(), manifest.clone()).await?;
         let loading = started.elapsed();
         let guest = Arc::new(Guest { sandbox, version });
         Ok(OnePlugin { manifest, digest, handler: guest.clone(), guest, loading })

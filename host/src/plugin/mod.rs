@@ -51,6 +51,8 @@ pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
 pub use egress::Exchange;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
+pub use folder::Content;
+pub(crate) use folder::read_one;
 pub use golden::{Golden, read as read_goldens};
 pub use grants::{Ceiling, Grants};
 pub use host::{CanaryInfo, Invoked, Measured, OnePlugin, PluginHost, PluginInfo, PluginOptions};

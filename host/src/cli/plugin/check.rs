@@ -18,6 +18,8 @@ struct Checked {
     hosts: Vec<String>,
     private_networks: Vec<String>,
     secrets: Vec<String>,
+    /// Golden messages, all of which came out as they say.
+    goldens: usize,
     /// The most that one call may hold.
     memory_bytes: u64,
     /// What an instance starts with.
@@ -29,8 +31,13 @@ struct Checked {
 
 pub async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<()> {
     let config = settings::load_plain(global)?;
+    let goldens = super::goldens(file)?;
     let one = super::load(&config, file, vec![]).await?;
-    let measured = one.measure().await.map_err(|error| anyhow::anyhow!("{file:?} would not be accepted: {error}"))?;
+    let measured = one.measure().await.map_err(|why| super::refused(file, &why))?;
+    for (name, golden) in &goldens {
+        let played = one.rehearse(golden).await;
+        played.map_err(|why| super::refused(file, &format!("golden message {name}: {why}")))?;
+    }
     let manifest = &one.manifest;
     let checked = Checked {
         file: file.display().to_string(),
@@ -42,6 +49,7 @@ pub async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<(
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
         secrets: manifest.grants.secrets.keys().cloned().collect(),
+        goldens: goldens.len(),
         memory_bytes: manifest.limits.memory,
         memory_bytes_at_start: measured.memory_bytes_at_start,
         compile_ms: ms(measured.compile),
@@ -57,6 +65,7 @@ pub async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<(
     output::line(format!("handles   {}", or_nothing(&checked.topics)));
     output::line(format!("reaches   {}", or_nothing(&checked.hosts)));
     output::line(format!("secrets   {}", or_nothing(&checked.secrets)));
+    output::line(format!("plays     {} golden messages as they say", checked.goldens));
     output::line(format!(
         "memory    {:.1} MiB at its start, {} MiB a call at most",
         checked.memory_bytes_at_start as f64 / f64::from(1 << 20),

@@ -9,13 +9,13 @@ mod test;
 
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::anyhow;
 
 use super::args::{Global, PluginCommand};
 use super::settings::{self, WrongSettings};
 use crate::config::Config;
 use crate::plugin::egress::HostPattern;
-use crate::plugin::{Manifest, OnePlugin, SandboxOptions};
+use crate::plugin::{Golden, Manifest, OnePlugin, SandboxOptions, read_goldens, read_one};
 
 pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<()> {
     match command {
@@ -30,18 +30,20 @@ pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<(
 /// The component in `file`, as the relay would load it: with the manifest beside it, under the ceiling of outboxd.toml.
 /// `allow` is reachable beyond both.
 async fn load(config: &Config, file: &Path, allow: Vec<HostPattern>) -> anyhow::Result<OnePlugin> {
-    let Some(stem) = file.file_stem().and_then(|stem| stem.to_str()) else { bail!("{file:?} is no plugin's name") };
-    let component = std::fs::read(file).with_context(|| format!("cannot read {file:?}"))?;
-    let beside = file.with_extension("toml");
-    let text = match std::fs::read_to_string(&beside) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => bail!("cannot read {beside:?}: {error}"),
-    };
-    let mut manifest = Manifest::parse(&beside.display().to_string(), &text, stem, &config.ceiling, &config.retry)
-        .map_err(WrongSettings)?;
+    let (name, content) = read_one(file).map_err(|why| refused(file, &why))?;
+    let beside = file.with_extension("toml").display().to_string();
+    let text = content.manifest.as_deref().unwrap_or_default();
+    let mut manifest = Manifest::parse(&beside, text, &name, &config.ceiling, &config.retry).map_err(WrongSettings)?;
     manifest.grants.hosts.extend(allow);
     let options = SandboxOptions { slots: 1, ..settings::plugin_options(config, vec![]).sandbox };
-    let loaded = OnePlugin::load(options, None, stem, component, manifest).await;
-    loaded.map_err(|error| anyhow!("{file:?} would not be accepted: {error}"))
+    OnePlugin::load(options, None, &name, content, manifest).await.map_err(|why| refused(file, &why))
+}
+
+/// The golden messages beside `file`, by name.
+fn goldens(file: &Path) -> anyhow::Result<Vec<(String, Golden)>> {
+    read_goldens(file).map_err(|why| anyhow!("{}: {why}", file.with_extension("tests").display()))
+}
+
+fn refused(file: &Path, why: &str) -> anyhow::Error {
+    anyhow!("{file:?} would not be accepted: {why}")
 }

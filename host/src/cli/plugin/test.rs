@@ -1,18 +1,16 @@
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 
 use crate::cli::args::Global;
 use crate::cli::{output, settings};
-use crate::plugin::read_goldens;
 
 /// Plays the golden messages beside a component, or beside each component of a folder.
 pub async fn test(global: &Global, path: &Path) -> anyhow::Result<()> {
     let config = settings::load_plain(global)?;
     let (mut played, mut failed) = (0, 0);
     for file in components(path)? {
-        let goldens =
-            read_goldens(&file).map_err(|why| anyhow!("{}: {why}", file.with_extension("tests").display()))?;
+        let goldens = super::goldens(&file)?;
         if goldens.is_empty() {
             output::line(format!("{}: no golden messages in {:?}", file.display(), file.with_extension("tests")));
             continue;

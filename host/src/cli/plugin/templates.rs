@@ -5,9 +5,12 @@ use crate::cli::args::Lang;
 /// A file of a project: its path and its text.
 pub type File = (&'static str, &'static str);
 
+/// The files of a folder; `path = file` where the project's is called otherwise.
 macro_rules! files {
-    ($from:literal: $($path:literal = $file:literal),* $(,)?) => {
-        &[$(($path, include_str!(concat!("../../../../", $from, "/", $file)))),*]
+    (@text $from:literal $path:literal = $file:literal) => { files!(@text $from $file) };
+    (@text $from:literal $file:literal) => { include_str!(concat!("../../../../", $from, "/", $file)) };
+    ($from:literal: $($path:literal $(= $file:literal)?),* $(,)?) => {
+        &[$(($path, files!(@text $from $path $(= $file)?))),*]
     };
 }
 
@@ -37,44 +40,44 @@ pub const WIT: &[File] = files!("wit/v1":
 
 const RUST: &[File] = files!("plugins/templates/rust":
     ".gitignore" = "gitignore",
-    "Cargo.toml" = "Cargo.toml",
-    "README.md" = "README.md",
-    "build" = "build",
-    "sdk/Cargo.toml" = "sdk/Cargo.toml",
-    "sdk/src/http.rs" = "sdk/src/http.rs",
-    "sdk/src/lib.rs" = "sdk/src/lib.rs",
-    "src/lib.rs" = "src/lib.rs",
+    "Cargo.toml",
+    "README.md",
+    "build",
+    "sdk/Cargo.toml",
+    "sdk/src/http.rs",
+    "sdk/src/lib.rs",
+    "src/lib.rs",
 );
 
 const JS: &[File] = files!("plugins/templates/js":
     ".gitignore" = "gitignore",
-    "README.md" = "README.md",
-    "build" = "build",
-    "outboxd.d.ts" = "outboxd.d.ts",
-    "outboxd.js" = "outboxd.js",
-    "package.json" = "package.json",
-    "plugin.js" = "plugin.js",
+    "README.md",
+    "build",
+    "outboxd.d.ts",
+    "outboxd.js",
+    "package.json",
+    "plugin.js",
 );
 
 const PYTHON: &[File] = files!("plugins/templates/python":
     ".gitignore" = "gitignore",
-    "README.md" = "README.md",
-    "app.py" = "app.py",
-    "build" = "build",
-    "outboxd.py" = "outboxd.py",
-    "pyrightconfig.json" = "pyrightconfig.json",
-    "requirements.txt" = "requirements.txt",
-    "stubs/componentize_py_types.py" = "stubs/componentize_py_types.py",
-    "stubs/wit_world/__init__.py" = "stubs/wit_world/__init__.py",
-    "stubs/wit_world/exports/__init__.py" = "stubs/wit_world/exports/__init__.py",
-    "stubs/wit_world/exports/handler.py" = "stubs/wit_world/exports/handler.py",
-    "stubs/wit_world/imports/__init__.py" = "stubs/wit_world/imports/__init__.py",
-    "stubs/wit_world/imports/context.py" = "stubs/wit_world/imports/context.py",
-    "stubs/wit_world/imports/http.py" = "stubs/wit_world/imports/http.py",
-    "stubs/wit_world/imports/logging.py" = "stubs/wit_world/imports/logging.py",
-    "stubs/wit_world/imports/messages.py" = "stubs/wit_world/imports/messages.py",
-    "stubs/wit_world/imports/secrets.py" = "stubs/wit_world/imports/secrets.py",
-    "stubs/wit_world/imports/store.py" = "stubs/wit_world/imports/store.py",
+    "README.md",
+    "app.py",
+    "build",
+    "outboxd.py",
+    "pyrightconfig.json",
+    "requirements.txt",
+    "stubs/componentize_py_types.py",
+    "stubs/wit_world/__init__.py",
+    "stubs/wit_world/exports/__init__.py",
+    "stubs/wit_world/exports/handler.py",
+    "stubs/wit_world/imports/__init__.py",
+    "stubs/wit_world/imports/context.py",
+    "stubs/wit_world/imports/http.py",
+    "stubs/wit_world/imports/logging.py",
+    "stubs/wit_world/imports/messages.py",
+    "stubs/wit_world/imports/secrets.py",
+    "stubs/wit_world/imports/store.py",
 );
 
 /// What a language adds.
@@ -83,5 +86,36 @@ pub fn of(lang: Lang) -> &'static [File] {
         Lang::Rust => RUST,
         Lang::Js => JS,
         Lang::Python => PYTHON,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn files_of(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+    }
+
+    #[test]
+    fn every_file_of_the_templates_is_written_by_plugin_new() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        for (folder, list) in [
+            ("plugins/templates/common", COMMON),
+            ("plugins/templates/rust", RUST),
+            ("plugins/templates/js", JS),
+            ("plugins/templates/python", PYTHON),
+            ("wit/v1", WIT),
+        ] {
+            let on_disk = files_of(&root.join(folder));
+            for file in &on_disk {
+                let text = std::fs::read_to_string(file).unwrap();
+                assert!(list.iter().any(|(_, listed)| *listed == text), "{file:?} is not listed");
+            }
+            assert_eq!(on_disk.len(), list.len(), "{folder}");
+        }
     }
 }

@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -16,18 +17,31 @@ pub fn new(name: &str, lang: Lang) -> anyhow::Result<()> {
         let wrong = format!("{name:?} is no name for a plugin: a lower-case letter, then letters, digits and \"-\"");
         return Err(WrongSettings::one(wrong));
     }
-    let dir = Path::new(name);
-    if dir.exists() {
-        bail!("{name:?} is there already; choose another name, or remove it");
-    }
-    for (path, text) in templates::COMMON.iter().chain(templates::WIT).chain(templates::of(lang)) {
-        let path = dir.join(path.replace("{{name}}", name));
-        write(&path, &text.replace("{{name}}", name)).with_context(|| format!("cannot write {path:?}"))?;
-    }
+    let files = templates::COMMON.iter().chain(templates::WIT).chain(templates::of(lang));
+    make(Path::new(name), files.map(|(path, text)| (path.replace("{{name}}", name), text.replace("{{name}}", name))))?;
     output::line(format!("{name}/ is ready; its README.md says what is where. Next:"));
     output::line(format!("  {name}/build"));
     output::line(format!("  outboxd plugin test {name}/{name}.wasm"));
     Ok(())
+}
+
+/// Makes the folder with all its files, or leaves nothing behind that would stand in the way of another try.
+fn make(dir: &Path, files: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{dir:?} is there already; choose another name, or remove it")
+        }
+        made => made.with_context(|| format!("cannot make {dir:?}"))?,
+    }
+    let written = files.into_iter().try_for_each(|(path, text)| {
+        let path = dir.join(path);
+        write(&path, &text).with_context(|| format!("cannot write {path:?}"))
+    });
+    if written.is_err() {
+        // Why it could not be written is the better error.
+        std::fs::remove_dir_all(dir).ok();
+    }
+    written
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
@@ -39,4 +53,23 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_that_cannot_be_written_whole_leaves_nothing_behind() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("orders");
+        let file = |path: &str| (path.to_owned(), String::new());
+
+        let error = make(&dir, [file("README.md"), file("README.md/inside")]).unwrap_err();
+
+        assert!(error.to_string().starts_with("cannot write"), "{error}");
+        assert!(!dir.exists());
+        make(&dir, [file("README.md")]).unwrap();
+        assert!(dir.join("README.md").exists());
+    }
 }

@@ -1,14 +1,15 @@
 //! `plugin new`, one language a test: the page of docs/plugins is run as it stands, then a thousand messages are delivered.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use outboxd_test_support::receiver::Receiver;
+use outboxd_test_support::receiver::{Answer, Receiver};
 use outboxd_test_support::wait_for;
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Stage, cache};
+use crate::stage::{Finished, PATIENCE, Stage, cache};
 
 const MESSAGES: usize = 1000;
 
@@ -178,4 +179,53 @@ fn a_golden_message_that_fails_fails_the_command_and_says_what_came() {
 
     assert!(finished.stdout.contains("FAILED  first.json: expected cancel, came to"), "{}", finished.stdout);
     assert!(finished.fails(1).contains("1 of 1 golden messages failed"));
+}
+
+fn invoke(stage: &Stage, payload: &Value, more: &[&str]) -> Finished {
+    stage.outboxd(&[&["plugin", "invoke", &verbs(stage), "--payload", &payload.to_string()], more].concat())
+}
+
+#[test]
+fn an_invoked_message_tells_its_outcome_and_its_request() {
+    let stage = Stage::sqlite();
+    stage.install_verbs("");
+    let receiver = Receiver::start();
+    receiver.script([Answer::status(503)]);
+    let url = receiver.url("/hooks");
+    let payload = json!({ "do": "http", "url": url });
+
+    let retried = invoke(&stage, &payload, &[]);
+    let delivered = invoke(&stage, &payload, &["--json"]).ok();
+
+    assert!(retried.stdout.starts_with("outcome   retry: answered 503\n"), "{}", retried.stdout);
+    let request = format!("\nrequest   POST {url} -> 503 Service Unavailable in ");
+    assert!(retried.stdout.contains(&request), "{}", retried.stdout);
+    assert!(retried.fails(1).contains("the message was not delivered"));
+    let delivered: Value = serde_json::from_str(&delivered).expect("JSON");
+    assert_eq!((&delivered["outcome"], &delivered["error"]), (&json!("success"), &Value::Null), "{delivered:#}");
+    let requests = delivered["requests"].as_array().expect("requests");
+    assert_eq!((requests.len(), &requests[0]["url"], &requests[0]["answer"]), (1, &json!(url), &json!("200 OK")));
+}
+
+#[test]
+fn a_request_that_brings_no_answer_is_told_too() {
+    let stage = Stage::sqlite();
+    stage.install_verbs("deadline = \"2s\"");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port that nobody answers at");
+    let url = format!("http://{}/", silent.local_addr().expect("its address"));
+
+    for (payload, outcome, answer) in [
+        (json!({ "do": "echo-http", "url": url, "ms": 50 }), "cancel", "no answer"),
+        (json!({ "do": "http", "url": url }), "fault", "no answer"),
+        (json!({ "do": "http", "url": "https://elsewhere.example/" }), "retry", "denied: "),
+    ] {
+        let finished = invoke(&stage, &payload, &["--json"]);
+
+        let said: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        assert_eq!(said["outcome"], outcome, "{said:#}");
+        let requests = said["requests"].as_array().expect("requests");
+        assert_eq!((requests.len(), &requests[0]["url"]), (1, &payload["url"]), "{said:#}");
+        assert!(requests[0]["answer"].as_str().is_some_and(|said| said.starts_with(answer)), "{said:#}");
+        finished.fails(1);
+    }
 }

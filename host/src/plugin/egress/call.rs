@@ -17,7 +17,7 @@ use super::body::{AnswerBody, RequestBody, ResponseBody, take};
 use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
-use super::sender::{Egress, Exchange, Transport};
+use super::sender::{Egress, Noted, Transport};
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -68,6 +68,7 @@ pub(crate) struct Ticket {
     destination: Destination,
     request: Request<()>,
     under_way: OwnedSemaphorePermit,
+    noted: Option<Noted>,
 }
 
 impl CallEgress {
@@ -88,10 +89,23 @@ impl CallEgress {
     /// Admits a request by what can be seen without asking anybody: grant, URI, headers, what is left of the budget.
     /// The last step fills in secrets.
     pub(crate) fn admit(&self, method: Method, uri: Uri, headers: HeaderMap) -> Result<Ticket, EgressError> {
-        self.try_admit(method, uri, headers).inspect_err(|error| self.note(error))
+        let noted = self.egress.exchanges.as_ref().map(|exchanges| exchanges.begin(&method, &uri));
+        match self.try_admit(method, uri, headers) {
+            Ok((destination, request, under_way)) => Ok(Ticket { destination, request, under_way, noted }),
+            Err(error) => {
+                self.note(&error);
+                end(noted, &error);
+                Err(error)
+            }
+        }
     }
 
-    fn try_admit(&self, method: Method, uri: Uri, headers: HeaderMap) -> Result<Ticket, EgressError> {
+    fn try_admit(
+        &self,
+        method: Method,
+        uri: Uri,
+        headers: HeaderMap,
+    ) -> Result<(Destination, Request<()>, OwnedSemaphorePermit), EgressError> {
         let destination = self.egress.policy.admit(&method, &uri)?;
         let mut headers = policy::strip(headers)?;
         let spent = |left: u32| left.checked_sub(1);
@@ -108,7 +122,7 @@ impl CallEgress {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        Ok(Ticket { destination, request, under_way })
+        Ok((destination, request, under_way))
     }
 
     /// The value with its secrets filled in, or nothing where it has no placeholder.
@@ -147,25 +161,20 @@ impl CallEgress {
         body: RequestBody,
         waits: Waits,
     ) -> Result<Response<ResponseBody>, EgressError> {
-        let Ticket { destination, request, under_way } = ticket;
+        let Ticket { destination, request, under_way, noted } = ticket;
         let started = Instant::now();
         let method = request.method().clone();
-        let url = self.egress.exchanges.as_ref().map(|_| request.uri().to_string());
         let sent = self.exchange(request.map(|()| body), waits).await.inspect_err(|error| self.note(error));
         match &sent {
             Ok(response) => {
                 let status = response.status().as_u16();
+                end(noted, response.status());
                 debug!(%method, %destination, status, ms = started.elapsed().as_millis() as u64, "{method} {destination} answered {status}");
             }
-            Err(error) => debug!(%method, %destination, "{method} {destination} brought no answer: {error}"),
-        }
-        if let (Some(exchanges), Some(url)) = (&self.egress.exchanges, url) {
-            let answer = match &sent {
-                Ok(response) => response.status().to_string(),
-                Err(error) => error.to_string(),
-            };
-            let ms = started.elapsed().as_millis() as u64;
-            exchanges.note(Exchange { method: method.to_string(), url, answer, ms });
+            Err(error) => {
+                end(noted, error);
+                debug!(%method, %destination, "{method} {destination} brought no answer: {error}");
+            }
         }
         let response = sent?;
         self.last_response.begin(response.status().as_u16());
@@ -210,6 +219,7 @@ impl CallEgress {
         if !take(&self.upload_left, body.len()) {
             let error = EgressError::UploadSpent;
             self.note(&error);
+            end(ticket.noted, &error);
             return Err(error);
         }
         let download_max = usize::try_from(self.download_left.load(Ordering::Acquire)).unwrap_or(usize::MAX);
@@ -285,6 +295,13 @@ impl LastResponse {
         let mut kept = lock(&self.kept);
         let room = EXCERPT_BYTES_MAX.saturating_sub(kept.1.len());
         kept.1.extend_from_slice(&data[..data.len().min(room)]);
+    }
+}
+
+/// Completes a request that was written down, where somebody wants to see them.
+fn end(noted: Option<Noted>, answer: impl ToString) {
+    if let Some(noted) = noted {
+        noted.end(answer);
     }
 }
 

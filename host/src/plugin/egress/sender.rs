@@ -1,6 +1,7 @@
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use http::{Method, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
@@ -40,20 +41,54 @@ pub struct Exchange {
     pub url: String,
     /// The status, or why nothing came back.
     pub answer: String,
-    /// Until the answer's head was there.
+    /// Until the answer's head was there, or nobody waited for it any more.
     pub ms: u64,
 }
 
 impl Exchanges {
-    pub(crate) fn note(&self, exchange: Exchange) {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.len() < EXCHANGES_MAX {
-            noted.push(exchange);
+    /// Writes a request down before it goes out: the call may end before an answer comes.
+    pub(crate) fn begin(self: &Arc<Self>, method: &Method, uri: &Uri) -> Noted {
+        let mut noted = self.lock();
+        let place = noted.len();
+        if place < EXCHANGES_MAX {
+            let (method, url) = (method.to_string(), uri.to_string());
+            noted.push(Exchange { method, url, answer: "no answer".into(), ms: 0 });
         }
+        Noted { exchanges: self.clone(), place, started: Instant::now(), answer: None }
     }
 
     pub(crate) fn take(&self) -> Vec<Exchange> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Exchange>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that is written down. Dropped without an answer, it had none.
+pub(crate) struct Noted {
+    exchanges: Arc<Exchanges>,
+    place: usize,
+    started: Instant,
+    answer: Option<String>,
+}
+
+impl Noted {
+    pub(crate) fn end(mut self, answer: impl ToString) {
+        self.answer = Some(answer.to_string());
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        // Nothing is there beyond the first hundred, and once they were taken.
+        if let Some(exchange) = self.exchanges.lock().get_mut(self.place) {
+            exchange.ms = self.started.elapsed().as_millis() as u64;
+            if let Some(answer) = self.answer.take() {
+                exchange.answer = answer;
+            }
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -71,24 +72,43 @@ impl GuestThreads {
                 Poll::Pending => Poll::Pending,
             }
         });
-        let mut rest = match AbortOnDropHandle::new(quick.spawn(begun)).await? {
+        let rest = match AbortOnDropHandle::new(quick.spawn(begun)).await? {
             Ok(output) => return Ok(output),
             Err(rest) => rest,
         };
-        let quick = quick.handle().clone();
-        let end = poll_fn(move |cx| {
-            // Timers and tasks that the call starts are the quick threads'.
-            let _quick = quick.enter();
-            match &mut rest {
-                Some(rest) => rest.as_mut().poll(cx),
-                None => Poll::Pending,
-            }
-        });
-        AbortOnDropHandle::new(patient.spawn(end)).await
+        AbortOnDropHandle::new(patient.spawn(Rest { work: rest, quick: quick.handle().clone() })).await
     }
 
     fn runtimes(&self) -> &Runtimes {
         self.runtimes.as_ref().expect("taken only when this is dropped")
+    }
+}
+
+/// What is left of a call that goes on on the patient threads. Timers and tasks that it starts are the quick threads', also
+/// those that it starts as it is dropped.
+struct Rest<F> {
+    /// Taken only at its drop.
+    work: Option<Pin<Box<F>>>,
+    quick: Handle,
+}
+
+impl<F: Future> Future for Rest<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Rest { work, quick } = &mut *self;
+        let _quick = quick.enter();
+        match work {
+            Some(work) => work.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Rest<F> {
+    fn drop(&mut self) {
+        let _quick = self.quick.enter();
+        self.work = None;
     }
 }
 
@@ -99,5 +119,49 @@ impl Drop for GuestThreads {
             patient.shutdown_background();
             quick.shutdown_background();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::runtime::Id;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Tells which runtime's it is when it is dropped.
+    struct Tells(mpsc::Sender<Id>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(Handle::current().id()).ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_call_that_is_dropped_is_dropped_among_the_quick_threads() {
+        let threads = GuestThreads::start(1).unwrap();
+        let (tells, told) = mpsc::channel();
+        let is_patient = Arc::new(Notify::new());
+        let tell_patient = is_patient.clone();
+        let call = threads.run(CpuMeter::new(Duration::from_secs(1)), |cpu| async move {
+            let _tells = Tells(tells);
+            let meter = cpu.clone();
+            cpu.measure(async move { while !meter.is_long() {} }).await;
+            tokio::task::yield_now().await;
+            tell_patient.notify_one();
+            std::future::pending::<()>().await
+        });
+
+        tokio::select! {
+            ended = call => panic!("it ended: {ended:?}"),
+            () = is_patient.notified() => {}
+        }
+
+        let dropped_in = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(dropped_in, threads.runtimes().quick.handle().id());
     }
 }

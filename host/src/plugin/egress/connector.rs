@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::addresses::AddressGuard;
 use super::destination::{Destination, Host, Scheme};
@@ -36,7 +37,14 @@ pub struct SystemResolver;
 
 impl Resolve for SystemResolver {
     fn resolve<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
-        Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect()) })
+        let name = name.to_owned();
+        // In a task of its own, which never runs on a patient thread: a thread that is made for a look-up inherits the
+        // patience of the one that asks, and keeps it for the look-ups of others.
+        let looked_up = AbortOnDropHandle::new(tokio::spawn(async move {
+            let found = tokio::net::lookup_host((name, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        }));
+        Box::pin(async move { looked_up.await? })
     }
 }
 

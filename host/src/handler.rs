@@ -59,3 +59,10 @@ pub struct Route {
     /// Whether its messages may be claimed just now.
     pub admission: Admission,
 }
+
+impl Route {
+    /// Its plugin is unhealthy: its messages wait, but for trials.
+    pub fn is_parked(&self) -> bool {
+        self.admission != Admission::Open
+    }
+}

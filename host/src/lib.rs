@@ -14,6 +14,7 @@ mod leases;
 mod outage;
 mod settler;
 
+pub mod bulk;
 pub mod purger;
 pub mod relay;
 pub mod service;

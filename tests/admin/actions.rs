@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use outboxd_core::{MessageId, State};
-use outboxd_store::{MemoryMessage, MemoryStore, MessageFilter, OutboxAdmin as _};
+use outboxd_store::{MemoryMessage, MemoryStore, MessageFilter, OutboxAdmin as _, Selection};
 use serde_json::{Value, json};
 
 use crate::router::{admin, get, post_json, send, submit};
@@ -18,7 +18,7 @@ fn put(store: &MemoryStore, topic: &str) -> MessageId {
 
 async fn dead(store: &MemoryStore, topic: &str) -> MessageId {
     let id = put(store, topic);
-    store.discard(&[id]).await.expect("in memory");
+    store.discard(&Selection::Ids(vec![id]), 1).await.expect("in memory");
     id
 }
 
@@ -73,13 +73,82 @@ async fn a_request_that_names_no_message_changes_nothing() {
         ("/api/messages/actions/redrive", json!({ "reason": "no such reason" })),
         ("/api/messages/actions/redrive", json!({ "ids": [id.to_string()], "all": true })),
         ("/api/messages/actions/redrive", json!({ "everything": true })),
-        ("/api/messages/actions/explode", json!({ "all": true })),
     ] {
         let answer = post_json(&admin, path, body.clone()).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}: {}", answer.text);
+        assert!(error_of(&answer.text).len() > 10, "{}", answer.text);
     }
     assert_eq!(submit(&admin, "/do/messages/redrive", "back=/&topic=&reason=").await.status, StatusCode::BAD_REQUEST);
     assert_eq!(state_of(&store, id).await, "dead");
+}
+
+#[tokio::test]
+async fn what_the_api_does_not_have_is_an_error_as_json() {
+    let admin = admin(Arc::new(MemoryStore::default()), vec![], vec![]);
+    let all = json!({ "all": true });
+
+    for answer in [
+        get(&admin, "/api/none").await,
+        get(&admin, "/api/messages/1/2").await,
+        get(&admin, "/api/messages/%ff").await,
+        get(&admin, &format!("/api/messages/{}", uuid::Uuid::nil())).await,
+        post_json(&admin, "/api/messages/actions/explode", all.clone()).await,
+        post_json(&admin, "/api/topics/actions/explode", json!({ "topic": "orders" })).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.text);
+        assert!(!error_of(&answer.text).is_empty());
+    }
+    assert_eq!(submit(&admin, "/do/messages/explode", "all=true").await.status, StatusCode::NOT_FOUND);
+    let elsewhere = Request::get("/api/none").header("host", "evil.example").body(Body::empty()).expect("a request");
+    assert_eq!(send(&admin, elsewhere).await.status, StatusCode::FORBIDDEN, "it is guarded as all the rest");
+}
+
+/// What an answer of the API says went wrong.
+fn error_of(text: &str) -> String {
+    let answer: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    answer["error"].as_str().unwrap_or_else(|| panic!("no error: {text}")).to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_changes_ten_thousand_at_most_and_says_that_more_may_match() {
+    let store = Arc::new(MemoryStore::default());
+    let ids: Vec<MessageId> = (0..10_001).map(|_| put(&store, "orders")).collect();
+    let admin = admin(store.clone(), vec![], vec![]);
+    let all = json!({ "topic": "orders" });
+    let due_at = async |id| store.show(id).await.expect("in memory").expect("is there").summary.available_at_ms;
+
+    for (action, notice) in [
+        ("retry-now", "Due now: 10000. More may match: do it again."),
+        ("discard", "Discarded: 10000. They are dead letters now. More may match: do it again."),
+        ("redrive", "Redriven: 10000. They go round again, 100 a second. More may match: do it again."),
+    ] {
+        let first = submit(&admin, &format!("/do/messages/{action}"), "topic=orders&back=/messages").await;
+        assert!(get(&admin, &first.location).await.text.contains(notice), "{}", first.location);
+        if action == "redrive" {
+            assert_eq!(due_at(ids[9_999]).await - due_at(ids[0]).await, 99_990, "they are spread, 100 a second");
+        }
+        let second = post_json(&admin, &format!("/api/messages/actions/{action}"), all.clone()).await;
+        assert_eq!(second.text, r#"{"changed":1,"more":false}"#, "{action}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_already_is_not_retried_again() {
+    let store = Arc::new(MemoryStore::default());
+    let overdue =
+        store.put(MemoryMessage { topic: "orders".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+    store.advance(Duration::from_secs(600));
+    let waiting = put(&store, "orders");
+    let admin = admin(store.clone(), vec![], vec![]);
+
+    let by_filter = post_json(&admin, "/api/messages/actions/retry-now", json!({ "all": true })).await;
+    let ids = json!({ "ids": [overdue.to_string(), waiting.to_string()] });
+    let by_id = post_json(&admin, "/api/messages/actions/retry-now", ids).await;
+
+    assert_eq!(by_filter.text, r#"{"changed":1,"more":false}"#);
+    assert_eq!(by_id.text, r#"{"changed":2,"more":false}"#);
+    let waited = store.stats().await.expect("in memory")[0].oldest_due_ms;
+    assert!(waited >= Some(600_000), "how late it is stays to be seen: {waited:?}");
 }
 
 #[tokio::test]
@@ -165,6 +234,21 @@ async fn the_api_lists_and_shows_as_the_command_line_does() {
     assert_eq!(shown, json!(store.show(id).await.expect("in memory")));
     assert_eq!(get(&admin, "/api/messages?state=deaf").await.status, StatusCode::BAD_REQUEST);
     assert_eq!(get(&admin, &format!("/api/messages/{}", uuid::Uuid::nil())).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_listing_of_the_api_has_a_thousand_messages_at_most() {
+    let store = Arc::new(MemoryStore::default());
+    for _ in 0..1001 {
+        put(&store, "orders");
+    }
+    let admin = admin(store, vec![], vec![]);
+
+    for (query, expected) in [("", 100), ("?limit=7", 7), ("?limit=5000", 1000)] {
+        let list: Value =
+            serde_json::from_str(&get(&admin, &format!("/api/messages{query}")).await.text).expect("JSON");
+        assert_eq!(list.as_array().map(Vec::len), Some(expected), "{query}");
+    }
 }
 
 #[tokio::test]

@@ -119,11 +119,11 @@ impl OutboxAdmin for Hostile {
         Ok(0)
     }
 
-    async fn discard(&self, _: &[MessageId]) -> Result<u64, StoreError> {
+    async fn discard(&self, _: &Selection, _: u32) -> Result<u64, StoreError> {
         Ok(0)
     }
 
-    async fn retry_now(&self, _: &[MessageId]) -> Result<u64, StoreError> {
+    async fn retry_now(&self, _: &Selection, _: u32) -> Result<u64, StoreError> {
         Ok(0)
     }
 

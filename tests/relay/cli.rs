@@ -119,10 +119,14 @@ fn retry_now_makes_a_delayed_message_due(stage: Stage) {
     stage.outboxd(&["run", "--once"]).ok();
     assert_eq!(stage.show(&id)["state"], "pending");
 
-    stage.outboxd(&["messages", "retry-now", &id]).ok();
+    for _ in 0..2 {
+        // Due is what it is then, also if it was before.
+        assert_eq!(stage.outboxd(&["messages", "retry-now", &id]).ok(), "due now: 1 of 1\n");
+    }
     stage.outboxd(&["run", "--once"]).ok();
 
     assert_eq!(stage.show(&id)["state"], "delivered");
+    stage.outboxd(&["messages", "retry-now", &id]).fails(1);
 }
 
 fn purge_deletes_only_what_is_finished(stage: Stage) {

@@ -170,10 +170,10 @@ impl World {
     async fn meddle(&self) {
         let recent = self.ids.len().saturating_sub(30);
         for id in &self.ids[recent..] {
-            if self.dice.chance(0.02) && self.store.discard(&[*id]).await.is_ok_and(|count| count > 0) {
+            let selection = Selection::Ids(vec![*id]);
+            if self.dice.chance(0.02) && self.store.discard(&selection, 1).await.is_ok_and(|count| count > 0) {
                 self.ledger.discarded(*id);
             }
-            let selection = Selection::Ids(vec![*id]);
             let redrive = self.store.redrive(&selection, 1, Duration::ZERO, Duration::ZERO);
             if self.dice.chance(0.2) && redrive.await.is_ok_and(|count| count > 0) {
                 self.ledger.redriven(*id);

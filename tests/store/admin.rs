@@ -20,7 +20,11 @@ on_every_store! {
     a_redrive_never_touches_a_live_message
     a_redriven_message_is_not_expired_at_once
     a_discarded_message_is_dead_and_its_lease_lost
+    what_is_processing_is_left_to_its_attempt_by_a_discard_of_all_that_match
     retry_now_makes_a_pending_message_due
+    an_overdue_message_keeps_its_place_when_it_is_retried_now
+    a_discard_and_a_retry_now_choose_by_topic_and_reason
+    batches_of_what_matches_make_progress_oldest_first
     a_purge_goes_by_the_age_of_the_end
     a_purge_takes_at_most_its_limit
     pause_and_resume_say_whether_they_changed_anything
@@ -198,7 +202,7 @@ async fn a_discarded_message_is_dead_and_its_lease_lost(store: TestStore) {
     let claims = store.claim(2).await;
     store.settle_one(&claims[1], Transition::Delivered).await;
 
-    let discarded = store.admin.discard(&published).await.unwrap();
+    let discarded = store.admin.discard(&Selection::Ids(published), 10).await.unwrap();
 
     assert_eq!(discarded, 2);
     assert_eq!(store.settle_one(&claims[0], Transition::Delivered).await, LeaseStatus::Lost);
@@ -207,15 +211,72 @@ async fn a_discarded_message_is_dead_and_its_lease_lost(store: TestStore) {
     assert_eq!(store.state_of(claims[1].message.id).await, State::Delivered);
 }
 
+async fn what_is_processing_is_left_to_its_attempt_by_a_discard_of_all_that_match(store: TestStore) {
+    store.publish(vec![draft(TOPIC); 3]).await;
+    let claim = store.claim_one().await;
+
+    assert_eq!(store.admin.discard(&ALL, 10).await.unwrap(), 2);
+
+    assert_eq!(store.settle_one(&claim, Transition::Delivered).await, LeaseStatus::Held);
+    assert_eq!(store.admin.discard(&ALL, 10).await.unwrap(), 0);
+}
+
 async fn retry_now_makes_a_pending_message_due(store: TestStore) {
     let published = store.publish(vec![draft(TOPIC).delay(MINUTE), draft(TOPIC).delay(MINUTE)]).await;
+    let first = Selection::Ids(published[..1].to_vec());
 
-    let changed = store.admin.retry_now(&published[..1]).await.unwrap();
+    assert_eq!(store.admin.retry_now(&first, 10).await.unwrap(), 1);
+    assert_eq!(store.admin.retry_now(&first, 10).await.unwrap(), 1, "it is due");
 
-    assert_eq!(changed, 1);
     let claims = store.claim(10).await;
     assert_eq!(ids(&claims), published[..1]);
-    assert_eq!(store.admin.retry_now(&published[..1]).await.unwrap(), 0, "a leased one is left alone");
+    assert_eq!(store.admin.retry_now(&first, 10).await.unwrap(), 0, "a leased one is left alone");
+    assert_eq!(store.admin.retry_now(&ALL, 10).await.unwrap(), 1, "the other one");
+}
+
+async fn an_overdue_message_keeps_its_place_when_it_is_retried_now(store: TestStore) {
+    let overdue = store.publish_one(draft(TOPIC)).await;
+    let later = store.publish_one(draft(TOPIC).delay(MINUTE * 2)).await;
+    store.age(MINUTE).await;
+
+    assert_eq!(store.admin.retry_now(&Selection::Ids(vec![overdue, later]), 10).await.unwrap(), 2);
+    assert_eq!(store.admin.retry_now(&ALL, 10).await.unwrap(), 0, "both are due");
+
+    let waited = store.admin.stats().await.unwrap()[0].oldest_due_ms;
+    assert!(waited.is_some_and(|waited| waited >= 60_000), "how late it is stays to be seen: {waited:?}");
+    assert_eq!(store.claim_one().await.message.id, overdue);
+}
+
+async fn a_discard_and_a_retry_now_choose_by_topic_and_reason(store: TestStore) {
+    store.publish(vec![draft("a"); 2]).await;
+    for claim in store.outbox.claim(&[lane("a", 2)], LEASE, LAPSES_MAX).await.unwrap() {
+        store.settle_one(&claim, retry(MINUTE)).await;
+    }
+    store.publish(vec![draft("a").delay(MINUTE), draft("b").delay(MINUTE)]).await;
+    let chosen = |topic: Option<&str>, reason| Selection::Matching { topic: topic.map(str::to_string), reason };
+
+    assert_eq!(store.admin.retry_now(&chosen(Some("a"), Some(Reason::Trap)), 10).await.unwrap(), 0);
+    assert_eq!(store.admin.retry_now(&chosen(Some("a"), Some(Reason::Retry)), 10).await.unwrap(), 2);
+    assert_eq!(store.admin.retry_now(&chosen(Some("a"), None), 10).await.unwrap(), 1);
+    assert_eq!(store.admin.discard(&chosen(Some("b"), Some(Reason::Retry)), 10).await.unwrap(), 0);
+    assert_eq!(store.admin.discard(&chosen(None, Some(Reason::Retry)), 10).await.unwrap(), 2);
+    assert_eq!(store.admin.discard(&chosen(Some("b"), None), 10).await.unwrap(), 1);
+    assert_eq!(store.admin.discard(&ALL, 10).await.unwrap(), 1);
+}
+
+async fn batches_of_what_matches_make_progress_oldest_first(store: TestStore) {
+    let mut published = store.publish(vec![draft(TOPIC).delay(MINUTE); 5]).await;
+    published.sort();
+
+    let mut retried = Vec::new();
+    for _ in 0..4 {
+        retried.push(store.admin.retry_now(&ALL, 2).await.unwrap());
+    }
+    assert_eq!(store.admin.discard(&ALL, 2).await.unwrap(), 2);
+    assert_eq!(store.admin.discard(&Selection::Ids(published.clone()), 2).await.unwrap(), 2, "ids have the limit too");
+
+    assert_eq!(retried, [2, 2, 1, 0]);
+    assert_eq!(ids(&store.claim(10).await), published[4..]);
 }
 
 async fn a_purge_goes_by_the_age_of_the_end(store: TestStore) {

@@ -30,12 +30,18 @@ enum Operation {
     Pass { minutes: u32 },
     Redrive { topic: Option<usize>, reason: Option<Reason>, limit: u32, spacing: u32 },
     RedriveIds { messages: Vec<usize>, limit: u32 },
-    Discard { messages: Vec<usize> },
-    RetryNow { messages: Vec<usize> },
+    Discard { chosen: Chosen, limit: u32 },
+    RetryNow { chosen: Chosen, limit: u32 },
     Purge { state: Finished, older_than: u32, limit: u32 },
     Pause { topic: usize },
     Resume { topic: usize },
     Look { state: Option<State>, topic: Option<usize>, limit: u32 },
+}
+
+#[derive(Clone, Debug)]
+enum Chosen {
+    Ids(Vec<usize>),
+    Matching { topic: Option<usize>, reason: Option<Reason> },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +60,12 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (0u32..3).prop_map(Settled::Retry),
         2 => reason.clone().prop_map(Settled::Dead),
     ];
+    let live_reason = prop::sample::select(vec![Reason::Retry, Reason::Interrupted]);
+    let chosen = prop_oneof![
+        some(3).prop_map(Chosen::Ids),
+        (prop::option::of(topic.clone()), prop::option::of(live_reason))
+            .prop_map(|(topic, reason)| Chosen::Matching { topic, reason }),
+    ];
     prop_oneof![
         6 => (topic.clone(), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
             |(topic, count, delay, expires, dedup)| Operation::Publish { topic, count, delay, expires, dedup }
@@ -68,8 +80,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (prop::option::of(topic.clone()), prop::option::of(reason), 1u32..4, 0u32..3)
             .prop_map(|(topic, reason, limit, spacing)| Operation::Redrive { topic, reason, limit, spacing }),
         1 => (some(4), 1u32..4).prop_map(|(messages, limit)| Operation::RedriveIds { messages, limit }),
-        1 => some(3).prop_map(|messages| Operation::Discard { messages }),
-        1 => some(3).prop_map(|messages| Operation::RetryNow { messages }),
+        1 => (chosen.clone(), 1u32..4).prop_map(|(chosen, limit)| Operation::Discard { chosen, limit }),
+        2 => (chosen, 1u32..4).prop_map(|(chosen, limit)| Operation::RetryNow { chosen, limit }),
         1 => (prop::sample::select(vec![Finished::Delivered, Finished::Dead]), 0u32..4, 1u32..4)
             .prop_map(|(state, older_than, limit)| Operation::Purge { state, older_than, limit }),
         1 => topic.clone().prop_map(|topic| Operation::Pause { topic }),
@@ -193,11 +205,11 @@ impl Run {
                     admin.redrive(&selection, *limit, Duration::ZERO, Duration::ZERO).await.expect("redrive")
                 )
             }
-            Operation::Discard { messages } => {
-                format!("{:?}", admin.discard(&self.chosen(messages)).await.expect("discard"))
+            Operation::Discard { chosen, limit } => {
+                format!("{:?}", admin.discard(&self.selection(chosen), *limit).await.expect("discard"))
             }
-            Operation::RetryNow { messages } => {
-                format!("{:?}", admin.retry_now(&self.chosen(messages)).await.expect("retry now"))
+            Operation::RetryNow { chosen, limit } => {
+                format!("{:?}", admin.retry_now(&self.selection(chosen), *limit).await.expect("retry now"))
             }
             Operation::Purge { state, older_than, limit } => {
                 format!("{:?}", admin.purge(*state, minutes(*older_than), *limit).await.expect("purge"))
@@ -255,6 +267,15 @@ impl Run {
             self.messages.push(id);
             self.messages.len() - 1
         })
+    }
+
+    fn selection(&self, chosen: &Chosen) -> Selection {
+        match chosen {
+            Chosen::Ids(messages) => Selection::Ids(self.chosen(messages)),
+            Chosen::Matching { topic, reason } => {
+                Selection::Matching { topic: topic.map(|topic| TOPICS[topic].into()), reason: *reason }
+            }
+        }
     }
 
     fn chosen(&self, messages: &[usize]) -> Vec<MessageId> {

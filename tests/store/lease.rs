@@ -134,8 +134,8 @@ async fn a_lease_releases_once(store: TestStore) {
 async fn a_lease_from_before_a_redrive_is_lost(store: TestStore) {
     let id = store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
-    store.admin.discard(&[id]).await.unwrap();
     let selection = outboxd_store::Selection::Ids(vec![id]);
+    store.admin.discard(&selection, 1).await.unwrap();
     store.admin.redrive(&selection, 1, Duration::ZERO, Duration::ZERO).await.unwrap();
     // A redrive counts attempts anew: the same number comes round again.
     let again = store.claim_one().await;
@@ -163,7 +163,7 @@ async fn an_old_lease_beside_the_new_one_of_its_row_is_lost(store: TestStore) {
 async fn a_row_that_is_gone_is_a_lost_lease(store: TestStore) {
     let id = store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
-    store.admin.discard(&[id]).await.unwrap();
+    store.admin.discard(&outboxd_store::Selection::Ids(vec![id]), 1).await.unwrap();
     store.age(Duration::from_secs(1)).await;
     store.admin.purge(outboxd_store::Finished::Dead, Duration::ZERO, 10).await.unwrap();
     assert!(store.admin.show(id).await.unwrap().is_none());

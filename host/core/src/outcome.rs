@@ -1,4 +1,5 @@
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// What one attempt came to: the plugin's answer, or what the host saw in its place.
@@ -94,6 +95,17 @@ reasons! {
     Lapsed = "lapsed",
     /// A person discarded the message.
     Discarded = "discarded",
+}
+
+impl FromStr for Reason {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Reason::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or_else(|| {
+            let known: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+            format!("reason {text:?} is not one of {}", known.join(", "))
+        })
+    }
 }
 
 impl fmt::Display for Reason {

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::Reason;
@@ -30,6 +31,15 @@ impl State {
     /// The state of that name, or nothing.
     pub fn parse(text: &str) -> Option<State> {
         State::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+impl FromStr for State {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        State::parse(text)
+            .ok_or_else(|| format!("state {text:?} is not one of {}", State::ALL.map(State::as_str).join(", ")))
     }
 }
 

@@ -8,6 +8,7 @@ mod api;
 mod error;
 mod guard;
 mod pages;
+mod query;
 mod topics;
 
 use std::net::SocketAddr;

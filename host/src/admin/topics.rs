@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 
-use outboxd_core::Admission;
 use outboxd_store::TopicStats;
 use serde::Serialize;
 
 use super::Admin;
-use crate::handler::Handlers;
+use crate::handler::{Handlers, Route};
 
 /// A topic's numbers, and why its messages may be waiting.
 #[derive(Clone, Debug, Serialize)]
@@ -23,17 +22,13 @@ pub struct Topic {
 impl Topic {
     fn new(stats: TopicStats, handlers: &dyn Handlers) -> Self {
         let route = handlers.route(&stats.topic);
-        let parked = route.as_ref().is_some_and(|route| route.admission != Admission::Open);
+        let parked = route.as_ref().is_some_and(Route::is_parked);
         Topic { unrouted: route.is_none(), parked, stats }
-    }
-
-    pub fn live(&self) -> u64 {
-        self.stats.pending + self.stats.processing + self.stats.held
     }
 
     /// Its messages wait for a person.
     pub fn is_stuck(&self) -> bool {
-        self.parked || self.stats.paused || (self.unrouted && self.live() > 0)
+        self.parked || self.stats.paused || (self.unrouted && self.stats.live() > 0)
     }
 }
 

@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use outboxd_core::{MessageId, State};
-use outboxd_store::{MessageFilter, MessageSummary};
+use outboxd_core::{MessageId, Reason, State};
+use outboxd_store::{MessageFilter, MessageSummary, Selection};
 use uuid::Uuid;
 
 use super::args::{Global, MessagesCommand};
-use super::redrive::parse_reason;
-use super::settings::{WrongSettings, connect};
+use super::settings::{connect, parsed};
 use super::{message_texts, output};
 
 pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Result<()> {
     match command {
         MessagesCommand::List { state, topic, reason, limit, after, json } => {
-            let state = state.as_deref().map(parse_state).transpose()?;
-            let reason = reason.as_deref().map(parse_reason).transpose()?.map(|reason| reason.as_str().to_owned());
+            let state = state.as_deref().map(parsed::<State>).transpose()?;
+            let reason = reason.as_deref().map(parsed::<Reason>).transpose()?.map(|reason| reason.as_str().to_owned());
             let filter = MessageFilter { state, topic, reason };
             let messages = connect(global).await?.admin.list(&filter, after.map(MessageId), limit).await?;
             if json {
@@ -40,13 +39,15 @@ pub async fn messages(global: &Global, command: MessagesCommand) -> anyhow::Resu
         }
         MessagesCommand::Discard { ids } => {
             let ids = message_ids(&ids);
-            let count = connect(global).await?.admin.discard(&ids).await?;
-            report(count, ids.len(), "discarded", "only live messages can be")?;
+            let asked = ids.len();
+            let count = connect(global).await?.admin.discard(&Selection::Ids(ids), u32::MAX).await?;
+            report(count, asked, "discarded", "only live messages can be")?;
         }
         MessagesCommand::RetryNow { ids } => {
             let ids = message_ids(&ids);
-            let count = connect(global).await?.admin.retry_now(&ids).await?;
-            report(count, ids.len(), "due now", "only pending messages can be")?;
+            let asked = ids.len();
+            let count = connect(global).await?.admin.retry_now(&Selection::Ids(ids), u32::MAX).await?;
+            report(count, asked, "due now", "only pending messages can be")?;
         }
     }
     Ok(())
@@ -58,13 +59,6 @@ fn report(count: u64, asked: usize, done: &str, why_not: &str) -> anyhow::Result
         bail!("left as they are: {} of {asked}; {why_not}", asked as u64 - count);
     }
     Ok(())
-}
-
-fn parse_state(text: &str) -> anyhow::Result<State> {
-    State::parse(text).ok_or_else(|| {
-        let known = State::ALL.map(State::as_str).join(", ");
-        WrongSettings::one(format!("state {text:?} is not one of {known}"))
-    })
 }
 
 /// Each once, whoever wrote one twice.

@@ -131,7 +131,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 async fn tell_what_waits(store: &Store, handlers: &dyn Handlers) {
     // Only a courtesy: what was due is delivered.
     for topic in store.admin.stats().await.unwrap_or_default() {
-        let live = topic.pending + topic.processing + topic.held;
+        let live = topic.live();
         if live > 0 && handlers.route(&topic.topic).is_none() {
             warn!("{live} messages of topic {:?} wait: no plugin handles it", topic.topic);
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -34,6 +35,11 @@ impl fmt::Display for WrongSettings {
 }
 
 impl std::error::Error for WrongSettings {}
+
+/// A word of the command line, as what it names.
+pub fn parsed<T: FromStr<Err = String>>(text: &str) -> anyhow::Result<T> {
+    text.parse().map_err(WrongSettings::one)
+}
 
 /// Reads the configuration. A file that was named must be there; `outboxd.toml` may be absent.
 pub fn load(global: &Global, mut overrides: Overrides, purpose: Purpose) -> anyhow::Result<Config> {

@@ -63,15 +63,14 @@ fn row(stats: TopicStats, routed: &[TopicPattern]) -> Row {
 
 fn cells(row: &Row) -> Vec<String> {
     let stats = &row.stats;
-    let live = stats.pending + stats.processing + stats.held;
     let mut notes = Vec::new();
     if stats.paused {
         notes.push("paused".to_owned());
     }
-    if row.unrouted && live > 0 {
+    if row.unrouted && stats.live() > 0 {
         notes.push("unrouted: no plugin handles it".to_owned());
     }
-    if let Some(error) = stats.last_error.as_ref().filter(|_| live + stats.dead > 0) {
+    if let Some(error) = stats.last_error.as_ref().filter(|_| stats.live() + stats.dead > 0) {
         notes.push(error.clone());
     }
     let counts = [stats.pending, stats.processing, stats.held, stats.delivered, stats.dead];

@@ -37,11 +37,14 @@ pub trait OutboxAdmin: Send + Sync {
         spacing: Duration,
     ) -> Result<u64, StoreError>;
 
-    /// Makes live messages dead with reason `discarded`. A message that is being processed loses its lease. Answers how many.
-    async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+    /// Makes at most `limit` messages dead with reason `discarded`. Of those that are named, every live one: one that is being
+    /// processed loses its lease. Of those that match, the pending ones, oldest first: what is being processed is left to its
+    /// attempt. Answers how many.
+    async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError>;
 
-    /// Makes pending messages due now. Answers how many.
-    async fn retry_now(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+    /// Makes at most `limit` pending messages due now; one that is overdue keeps its place. Answers how many: of those that
+    /// are named, all that are due then; of those that match, oldest first, the ones that were not due before.
+    async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError>;
 
     /// Deletes at most `limit` finished messages of `state` that finished more than `older_than` ago. Answers how many.
     async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError>;
@@ -83,7 +86,7 @@ pub struct MessageFilter {
     pub reason: Option<String>,
 }
 
-/// Which dead letters to redrive.
+/// Which messages to change.
 #[derive(Clone, Debug)]
 pub enum Selection {
     Ids(Vec<MessageId>),
@@ -163,4 +166,11 @@ pub struct TopicStats {
     pub paused: bool,
     /// The error of the message that failed last and is still live or dead.
     pub last_error: Option<String>,
+}
+
+impl TopicStats {
+    /// How many are not finished.
+    pub fn live(&self) -> u64 {
+        self.pending + self.processing + self.held
+    }
 }

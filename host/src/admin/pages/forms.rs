@@ -1,6 +1,6 @@
 //! Forms of the page: carried out, then 303 back to where the person was.
 
-use axum::extract::rejection::FormRejection;
+use axum::extract::rejection::{FormRejection, PathRejection};
 use axum::extract::{Form, Path, State};
 use axum::http::header::{LOCATION, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
@@ -8,32 +8,38 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::{Admin, Problem, Trouble};
-use crate::admin::actions::{self, Action, Done, TopicAction, Which};
+use crate::admin::actions::{self, Action, TopicAction};
+use crate::admin::query::ActRequest;
+use crate::bulk::Done;
 
 /// Fields by name, as often as they were sent: the chosen messages all are `id`.
 type Fields = Form<Vec<(String, String)>>;
 
 pub async fn act(
     State(admin): State<Admin>,
-    Path(action): Path<Action>,
+    action: Result<Path<Action>, PathRejection>,
     headers: HeaderMap,
     fields: Result<Fields, FormRejection>,
 ) -> Result<Response, Trouble> {
-    let Form(fields) = from_browser(&headers, fields)?;
-    let ids: Vec<String> = values(&fields, "id").map(str::to_owned).collect();
-    let one = |name: &'static str| values(&fields, name).next().map(str::to_owned);
-    let which = Which::asked(&ids, one("topic"), one("reason"), one("all").is_some())?;
-    let done = actions::act(&admin, action, which).await?;
+    let (Path(action), Form(fields)) = (action?, from_browser(&headers, fields)?);
+    let one = |name: &'static str| values(&fields, name).next().filter(|text| !text.is_empty()).map(str::to_owned);
+    let asked = ActRequest {
+        ids: values(&fields, "id").map(str::to_owned).collect(),
+        topic: one("topic"),
+        reason: one("reason"),
+        all: one("all").is_some(),
+    };
+    let done = actions::act(&admin, action, asked.selection()?).await?;
     Ok(back(&fields, action, done))
 }
 
 pub async fn act_on_topic(
     State(admin): State<Admin>,
-    Path(action): Path<TopicAction>,
+    action: Result<Path<TopicAction>, PathRejection>,
     headers: HeaderMap,
     fields: Result<Fields, FormRejection>,
 ) -> Result<Response, Trouble> {
-    let Form(fields) = from_browser(&headers, fields)?;
+    let (Path(action), Form(fields)) = (action?, from_browser(&headers, fields)?);
     let topic = values(&fields, "topic").next().unwrap_or_default();
     let done = actions::act_on_topic(&admin, action, topic).await?;
     Ok(back(&fields, action, done))
@@ -45,7 +51,7 @@ fn from_browser(headers: &HeaderMap, fields: Result<Fields, FormRejection>) -> R
     if !headers.contains_key(ORIGIN) && !headers.contains_key("sec-fetch-site") {
         return Err(Problem::Asked("the form does not say where it comes from; programs use /api".into()));
     }
-    fields.map_err(|rejection| Problem::Asked(rejection.body_text()))
+    Ok(fields?)
 }
 
 fn values<'a>(fields: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {

@@ -1,29 +1,19 @@
 //! Messages: a list to choose from, and the whole story of one.
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Html;
 use maud::{Markup, html};
 use outboxd_core::{Reason, State as MessageState};
-use outboxd_store::{HistoryEntry, MessageDetail, MessageFilter, MessageSummary};
-use serde::Deserialize;
+use outboxd_store::{HistoryEntry, MessageDetail, MessageSummary};
 
 use super::layout::{Notice, link, moment, page, text};
 use super::{Admin, Problem, Trouble};
-use crate::admin::actions::{given, parse_id, parse_reason, parse_state};
+use crate::admin::query::{ListQuery, parse_id};
 use crate::times::span;
 
 /// Messages on one page.
 const PAGE: u32 = 50;
-
-/// The filter as it stands in the URL; `after` is the last id of the page before.
-#[derive(Deserialize)]
-pub struct ListQuery {
-    state: Option<String>,
-    topic: Option<String>,
-    reason: Option<String>,
-    after: Option<String>,
-}
 
 impl ListQuery {
     fn link(&self, after: Option<&str>) -> String {
@@ -42,20 +32,8 @@ pub async fn list(
     query: Result<Query<ListQuery>, QueryRejection>,
     notice: Result<Query<Notice>, QueryRejection>,
 ) -> Result<Html<String>, Trouble> {
-    let asked = |rejection: QueryRejection| Problem::Asked(rejection.body_text());
-    let (Query(query), Query(notice)) = (query.map_err(asked)?, notice.map_err(asked)?);
-    let query = ListQuery {
-        state: given(query.state),
-        topic: given(query.topic),
-        reason: given(query.reason),
-        after: given(query.after),
-    };
-    let filter = MessageFilter {
-        state: query.state.as_deref().map(parse_state).transpose()?,
-        topic: query.topic.clone(),
-        reason: query.reason.as_deref().map(parse_reason).transpose()?.map(|reason| reason.as_str().into()),
-    };
-    let after = query.after.as_deref().map(parse_id).transpose()?;
+    let (Query(query), Query(notice)) = (query?, notice?);
+    let (filter, after) = query.filter()?;
     // One more than is shown tells whether there is a next page.
     let mut messages = admin.store.list(&filter, after, PAGE + 1).await?;
     let next = messages.len() > PAGE as usize;
@@ -156,10 +134,10 @@ fn filter_actions(query: &ListQuery) -> Markup {
 
 pub async fn show(
     State(admin): State<Admin>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     notice: Result<Query<Notice>, QueryRejection>,
 ) -> Result<Html<String>, Trouble> {
-    let Query(notice) = notice.map_err(|rejection| Problem::Asked(rejection.body_text()))?;
+    let (Path(id), Query(notice)) = (id?, notice?);
     let message = admin.store.show(parse_id(&id)?).await?;
     let message = message.ok_or_else(|| Problem::Missing(format!("there is no message {id}")))?;
     Ok(page("Message · outboxd", notice.text(), story(&message)))

@@ -6,7 +6,7 @@ use axum::response::Html;
 use maud::{Markup, html};
 
 use super::layout::{Notice, link, moment, page, text};
-use super::{Admin, Problem, Trouble};
+use super::{Admin, Trouble};
 use crate::admin::topics::{Topic, by_need};
 use crate::metrics::{Failure, SLOT, SLOTS, Series};
 use crate::plugin::PluginInfo;
@@ -16,7 +16,7 @@ pub async fn show(
     State(admin): State<Admin>,
     notice: Result<Query<Notice>, QueryRejection>,
 ) -> Result<Html<String>, Trouble> {
-    let Query(notice) = notice.map_err(|rejection| Problem::Asked(rejection.body_text()))?;
+    let Query(notice) = notice?;
     let (topics, plugins, failures) = (by_need(&admin), (admin.plugins)(), admin.recent.failures());
     let counted = admin.snapshot.load().at.map(|at| at.elapsed());
     let body = html! {
@@ -65,7 +65,7 @@ fn topic_card(topic: &Topic, series: &Series) -> Markup {
             h3 { (text(&stats.topic, 200)) }
             @if stats.paused { p.problem { "Paused: nothing of it is claimed until it is resumed." } }
             @if topic.parked { p.problem { "Parked: its plugin is unhealthy. Messages wait and spend no attempt." } }
-            @if topic.unrouted && topic.live() > 0 { p.problem { "Unrouted: no plugin handles it. Messages wait." } }
+            @if topic.unrouted && stats.live() > 0 { p.problem { "Unrouted: no plugin handles it. Messages wait." } }
             dl.counts {
                 @for (state, count) in states {
                     div.bad[state == "dead" && count > 0] {
@@ -76,7 +76,7 @@ fn topic_card(topic: &Topic, series: &Series) -> Markup {
                 div { dt { "oldest due" } dd { (stats.oldest_due_ms.map_or("none".to_owned(), span)) } }
             }
             (sparkline(series))
-            @if let Some(error) = stats.last_error.as_ref().filter(|_| topic.live() + stats.dead > 0) {
+            @if let Some(error) = stats.last_error.as_ref().filter(|_| stats.live() + stats.dead > 0) {
                 p.error { (text(error, 500)) }
             }
             form method="post" {

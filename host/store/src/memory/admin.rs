@@ -81,18 +81,11 @@ impl OutboxAdmin for MemoryStore {
     ) -> Result<u64, StoreError> {
         let mut table = self.table();
         let now = table.now();
-        let chosen = |id: &MessageId, row: &Row| match selection {
-            Selection::Ids(ids) => ids.contains(id),
-            Selection::Matching { topic, reason } => {
-                topic.as_ref().is_none_or(|topic| row.topic == *topic)
-                    && reason.is_none_or(|reason| row.reason.as_deref() == Some(reason.as_str()))
-            }
-        };
         let dead = |row: &Row| planted!(21, row.state != State::Delivered, row.state == State::Dead);
         let mut dead: Vec<(Option<i64>, &MessageId, &mut Row)> = table
             .rows
             .iter_mut()
-            .filter(|(id, row)| dead(row) && chosen(id, row))
+            .filter(|(id, row)| dead(row) && chosen(selection, id, row))
             .map(|(id, row)| (row.dead_at, id, row))
             .collect();
         dead.sort_by_key(|(dead_at, id, _)| (*dead_at, **id));
@@ -112,11 +105,14 @@ impl OutboxAdmin for MemoryStore {
         Ok(count)
     }
 
-    async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+    async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
         let mut table = self.table();
         let now = table.now();
-        let live = |row: &Row| is_live(row.state) || row.state == State::Held;
-        Ok(change(&mut table.rows, ids, live, |row| {
+        let may = |row: &Row| match selection {
+            Selection::Ids(_) => is_live(row.state) || row.state == State::Held,
+            Selection::Matching { .. } => row.state == State::Pending,
+        };
+        Ok(change(&mut table.rows, selection, limit, may, |row| {
             row.state = State::Dead;
             row.lease_id = None;
             row.reason = Some(Reason::Discarded.as_str().into());
@@ -125,10 +121,13 @@ impl OutboxAdmin for MemoryStore {
         }))
     }
 
-    async fn retry_now(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+    async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
         let mut table = self.table();
         let now = table.now();
-        let changed = change(&mut table.rows, ids, |row| row.state == State::Pending, |row| row.available_at = now);
+        let counts = |row: &Row| matches!(selection, Selection::Ids(_)) || row.available_at > now;
+        let may = |row: &Row| row.state == State::Pending && counts(row);
+        let changed =
+            change(&mut table.rows, selection, limit, may, |row| row.available_at = row.available_at.min(now));
         drop(table);
         self.signal.raise();
         Ok(changed)
@@ -174,13 +173,26 @@ impl OutboxAdmin for MemoryStore {
     }
 }
 
+fn chosen(selection: &Selection, id: &MessageId, row: &Row) -> bool {
+    match selection {
+        Selection::Ids(ids) => ids.contains(id),
+        Selection::Matching { topic, reason } => {
+            topic.as_ref().is_none_or(|topic| row.topic == *topic)
+                && reason.is_none_or(|reason| row.reason.as_deref() == Some(reason.as_str()))
+        }
+    }
+}
+
+/// Changes at most `limit` of the chosen rows that may be changed, oldest first.
 fn change(
     rows: &mut BTreeMap<MessageId, Row>,
-    ids: &[MessageId],
+    selection: &Selection,
+    limit: u32,
     may: impl Fn(&Row) -> bool,
     change: impl Fn(&mut Row),
 ) -> u64 {
-    rows.iter_mut().filter(|(id, row)| ids.contains(id) && may(row)).map(|(_, row)| change(row)).count() as u64
+    let rows = rows.iter_mut().filter(|(id, row)| chosen(selection, id, row) && may(row));
+    rows.take(limit as usize).map(|(_, row)| change(row)).count() as u64
 }
 
 fn summary(id: MessageId, row: &Row) -> MessageSummary {

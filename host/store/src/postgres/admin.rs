@@ -84,14 +84,12 @@ impl OutboxAdmin for Postgres {
         }
     }
 
-    async fn discard(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        let (sql, ids) = (AssertSqlSafe(self.sql.discard.clone()), uuids(ids));
-        self.change(move || sqlx::query(sql).bind(ids)).await
+    async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
+        self.change_selected(selection, limit, &self.sql.discard_ids, &self.sql.discard).await
     }
 
-    async fn retry_now(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        let (sql, ids) = (AssertSqlSafe(self.sql.retry_now.clone()), uuids(ids));
-        self.change(move || sqlx::query(sql).bind(ids)).await
+    async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
+        self.change_selected(selection, limit, &self.sql.retry_now_ids, &self.sql.retry_now).await
     }
 
     async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError> {
@@ -124,6 +122,27 @@ impl OutboxAdmin for Postgres {
 type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 impl Postgres {
+    /// Runs one of two statements: the one that takes ids, or the one that takes topic and reason.
+    async fn change_selected(
+        &self,
+        selection: &Selection,
+        limit: u32,
+        ids: &str,
+        matching: &str,
+    ) -> Result<u64, StoreError> {
+        let limit = i64::from(limit);
+        match selection.clone() {
+            Selection::Ids(chosen) => {
+                let (sql, chosen) = (AssertSqlSafe(ids.to_owned()), uuids(&chosen));
+                self.change(move || sqlx::query(sql).bind(chosen).bind(limit)).await
+            }
+            Selection::Matching { topic, reason } => {
+                let (sql, reason) = (AssertSqlSafe(matching.to_owned()), reason.map(|reason| reason.as_str()));
+                self.change(move || sqlx::query(sql).bind(topic).bind(reason).bind(limit)).await
+            }
+        }
+    }
+
     /// Runs one statement for a person and answers how many rows it changed.
     async fn change(&self, query: impl FnOnce() -> Query + Send + 'static) -> Result<u64, StoreError> {
         let prepared = self.prepared;

@@ -14,7 +14,7 @@ pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
     due_topics claim renew held settle settle_delete release
-    list show stats redrive redrive_ids discard retry_now purge_delivered purge_dead pause resume ping
+    list show stats redrive redrive_ids discard discard_ids retry_now retry_now_ids purge_delivered purge_dead pause resume ping
     versions applied record
     doctor_server doctor_table
 }

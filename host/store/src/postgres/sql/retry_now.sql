@@ -1,5 +1,16 @@
--- Makes pending messages due now: $1 ids.
+-- Makes pending messages due that are not yet: $1 topic, $2 reason (null: any), $3 at most how many, oldest first.
+-- The array is an InitPlan: it runs once, and the update is an index search by id.
 update {table} as m
 set available_at = now()
-where m.id = any ($1::uuid[])
+where m.id = any (array(
+    select p.id
+    from {table} as p
+    where p.state = 'pending'
+        and p.available_at > now()
+        and ($1::text is null or p.topic = $1)
+        and ($2::text is null or p.reason = $2)
+    order by p.id
+    limit $3
+    for update skip locked
+))
     and m.state = 'pending'

@@ -1,9 +1,16 @@
--- Makes live messages dead: ?1 ids as JSON. One that is being processed loses its lease.
+-- Makes pending messages dead: ?1 topic, ?2 reason (null: any), ?3 at most how many, oldest first.
 update {table} as m
 set state = 'dead',
     lease_id = null,
     reason = 'discarded',
     last_error = 'discarded by a person',
     dead_at = cast(round(unixepoch('now', 'subsec') * 1000) as integer)
-where m.id in (select value from json_each(?1))
-    and m.state in ('pending', 'processing', 'held')
+where m.id in (
+    select p.id
+    from {table} as p
+    where p.state = 'pending'
+        and (?1 is null or p.topic = ?1)
+        and (?2 is null or p.reason = ?2)
+    order by p.id
+    limit ?3
+)

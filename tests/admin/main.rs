@@ -2,5 +2,7 @@
 //! browser where only that can tell.
 
 mod actions;
+mod outage;
+mod overview;
 mod router;
 mod xss;

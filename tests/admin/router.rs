@@ -14,7 +14,7 @@ use outboxd_store::{OutboxAdmin, TopicStats};
 use tower::ServiceExt as _;
 
 /// No plugin at all: every topic is unrouted.
-struct NoHandlers;
+pub struct NoHandlers;
 
 impl Handlers for NoHandlers {
     fn route(&self, _: &str) -> Option<Route> {
@@ -34,11 +34,17 @@ pub struct Answer {
 }
 
 pub fn admin(store: Arc<dyn OutboxAdmin>, topics: Vec<TopicStats>, plugins: Vec<PluginInfo>) -> Admin {
+    let now = Some(tokio::time::Instant::now());
     Admin {
         address: "127.0.0.1:8787".parse().expect("an address"),
         token: None,
         metrics: PrometheusBuilder::new().build_recorder().handle(),
-        snapshot: Arc::new(ArcSwap::from_pointee(Snapshot { at: Some(tokio::time::Instant::now()), topics })),
+        snapshot: Arc::new(ArcSwap::from_pointee(Snapshot {
+            answered_at: now,
+            counted_at: now,
+            changed_at: None,
+            topics,
+        })),
         recent: Arc::new(Recent::default()),
         store,
         handlers: Arc::new(NoHandlers),

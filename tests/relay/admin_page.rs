@@ -65,7 +65,7 @@ fn each_action_works(stage: &Stage, scripts: bool) {
     }
 
     open_until(&mut browser, &site, "Redrive all 2 dead");
-    assert!(browser.text().contains("Unrouted: no plugin handles it."), "{}", browser.text());
+    assert!(browser.text().contains("Unrouted: no plugin of this relay handles it."), "{}", browser.text());
     picture(&mut browser, "overview");
     browser.press("[formaction='/do/topics/pause']");
     assert!(browser.text().contains("The topic is paused, on every relay."), "{}", browser.text());

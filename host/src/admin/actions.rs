@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outboxd_store::{Changed, Selection, TopicStats};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::Admin;
 use super::error::Problem;
@@ -55,13 +56,13 @@ pub async fn act_on_topic(admin: &Admin, action: TopicAction, topic: &str) -> Re
     };
     let paused = action == TopicAction::Pause;
     admin.snapshot.rcu(|last| {
-        let mut topics = last.topics.clone();
-        match topics.iter_mut().find(|stats| stats.topic == topic) {
+        let mut snapshot = Snapshot { changed_at: Some(Instant::now()), ..Snapshot::clone(last) };
+        match snapshot.topics.iter_mut().find(|stats| stats.topic == topic) {
             Some(stats) => stats.paused = paused,
-            None if paused => topics.push(TopicStats { topic: topic.into(), paused, ..TopicStats::default() }),
+            None if paused => snapshot.topics.push(TopicStats { topic: topic.into(), paused, ..TopicStats::default() }),
             None => {}
         }
-        Arc::new(Snapshot { at: last.at, topics })
+        Arc::new(snapshot)
     });
     Ok(Done { changed: u64::from(changed == Changed::Yes), more: false })
 }

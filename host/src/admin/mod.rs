@@ -13,7 +13,6 @@ mod topics;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
@@ -31,9 +30,6 @@ use tokio_util::sync::CancellationToken;
 use crate::handler::Handlers;
 use crate::metrics::{Recent, Snapshot};
 use crate::plugin::PluginInfo;
-
-/// A snapshot older than this means that the database is away.
-const FRESH: Duration = Duration::from_secs(30);
 
 /// The largest request body. Bytes.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -100,9 +96,9 @@ async fn guarded(State(admin): State<Admin>, request: Request, next: Next) -> Re
 }
 
 async fn ready(State(admin): State<Admin>) -> (StatusCode, &'static str) {
-    match admin.snapshot.load().at {
-        Some(at) if at.elapsed() < FRESH => (StatusCode::OK, "ready\n"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "not ready: the database does not answer\n"),
+    match admin.snapshot.load().answers() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready: the database does not answer\n"),
     }
 }
 

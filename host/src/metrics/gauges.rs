@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metrics::gauge;
-use outboxd_core::Admission;
 use outboxd_store::{OutboxAdmin, TopicStats};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -14,12 +13,26 @@ use crate::handler::Handlers;
 
 const EVERY: Duration = Duration::from_secs(5);
 
+/// An answer older than this means that the database is away.
+const FRESH: Duration = Duration::from_secs(30);
+
 /// The latest look at the database, kept in memory so that health and metrics answer while it is away.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// When the database answered; nothing while it is away.
-    pub at: Option<Instant>,
+    pub answered_at: Option<Instant>,
+    /// When the topics were counted; nothing before the first time.
+    pub counted_at: Option<Instant>,
+    /// When a person changed a topic, here, last.
+    pub changed_at: Option<Instant>,
     pub topics: Vec<TopicStats>,
+}
+
+impl Snapshot {
+    /// Whether the database answers.
+    pub fn answers(&self) -> bool {
+        self.answered_at.is_some_and(|at| at.elapsed() < FRESH)
+    }
 }
 
 /// Reads the topics' numbers again and again, until `end`. Where counting is slow it counts less often, so that it takes a
@@ -34,20 +47,27 @@ pub async fn watch_until(
     let mut count_at = Instant::now();
     loop {
         // Apart from counting, which may be slow or time out in a large table whose database answers well.
-        let at = store.ping().await.ok().map(|()| Instant::now());
+        let answered_at = store.ping().await.ok().map(|()| Instant::now());
+        latest.rcu(|last| Snapshot { answered_at, ..Snapshot::clone(last) });
         let started = Instant::now();
         // Claiming says that the database is away; here it only ages the snapshot.
-        if at.is_some()
-            && count_at <= started
-            && let Ok(topics) = store.stats().await
-        {
-            show(&topics, &*handlers, &mut shown);
-            latest.store(Arc::new(Snapshot { at, topics }));
-        } else {
-            latest.rcu(|last| Snapshot { at, topics: last.topics.clone() });
-        }
-        if count_at <= started {
-            count_at = Instant::now() + 20 * started.elapsed();
+        if answered_at.is_some() && count_at <= started {
+            let mut is_outdated = false;
+            if let Ok(topics) = store.stats().await {
+                show(&topics, &*handlers, &mut shown);
+                latest.rcu(|last| {
+                    // A count that began before a person's change may not know of it.
+                    is_outdated = last.changed_at.is_some_and(|changed_at| changed_at >= started);
+                    let counted_at = Some(started);
+                    match is_outdated {
+                        true => last.clone(),
+                        false => Arc::new(Snapshot { counted_at, topics: topics.clone(), ..Snapshot::clone(last) }),
+                    }
+                });
+            }
+            if !is_outdated {
+                count_at = Instant::now() + 20 * started.elapsed();
+            }
         }
         if end.run_until_cancelled(sleep(EVERY)).await.is_none() {
             return;
@@ -77,9 +97,9 @@ fn show(topics: &[TopicStats], handlers: &dyn Handlers, shown: &mut HashSet<Stri
         let oldest = stats.oldest_due_ms.unwrap_or(0) as f64 / 1000.0;
         gauge!("outboxd_oldest_due_seconds", "topic" => name.clone()).set(oldest);
         let route = handlers.route(name);
-        let unrouted = if route.is_none() { stats.pending + stats.processing } else { 0 };
+        let unrouted = if route.is_none() { stats.live() } else { 0 };
         gauge!("outboxd_unrouted_messages", "topic" => name.clone()).set(unrouted as f64);
-        let parked = route.is_some_and(|route| route.admission != Admission::Open);
+        let parked = route.is_some_and(|route| route.is_parked());
         gauge!("outboxd_topics_parked", "topic" => name.clone()).set(f64::from(u8::from(parked)));
     }
 }

@@ -58,14 +58,14 @@ impl Metered {
             if planted!(25, false, *status == LeaseStatus::Lost) {
                 continue;
             }
-            let topic = claimed.topic.to_string();
+            let topic = self.topics.label(&claimed.topic).to_string();
             let result = settlement.transition.result();
             counter!("outboxd_settled_total", "topic" => topic.clone(), "result" => result).increment(1);
             if let Some((reason, error)) = settlement.transition.cause() {
                 let failure = Failure {
                     at_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
                     id: settlement.id.to_string(),
-                    topic: topic.clone(),
+                    topic: claimed.topic.to_string(),
                     reason: reason.as_str().into(),
                     error: one_line(error, ERROR_CHARS_MAX),
                 };
@@ -98,6 +98,7 @@ impl OutboxStore for Metered {
             if claim.lapsed {
                 counter!("outboxd_leases_lapsed_total").increment(1);
             }
+            let topic = claim.message.topic.as_str().into();
             let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms, seen: Instant::now() };
             locked(&self.claimed).insert(claim.lease_id, claimed);
         }
@@ -234,17 +235,39 @@ mod tests {
             let claim = claim().await;
             let transition =
                 Transition::Released { after: Duration::ZERO, reason: Reason::Overload, error: "later".into() };
-            let record = AttemptRecord {
-                attempt: claim.attempt,
-                took: Duration::ZERO,
-                http_status: None,
-                response_excerpt: None,
-                digest: None,
-            };
-            let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
-            store.release(&[settlement]).await.unwrap();
+            store.release(&[settlement(&claim, transition)]).await.unwrap();
         }
         assert_eq!(claim().await.lapses, 1);
+    }
+
+    #[tokio::test]
+    async fn a_failure_names_its_topic_whatever_its_label() {
+        let memory = Arc::new(MemoryStore::default());
+        let recent = Arc::new(Recent::default());
+        let store = Metered::new(memory.clone(), recent.clone());
+        for n in 0..TOPICS_MAX {
+            store.topics.label(&format!("topic-{n}"));
+        }
+        memory.put(MemoryMessage { topic: "one-more".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+        let lanes = [Lane { topic: "one-more".into(), slots: 1 }];
+        let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.unwrap().remove(0);
+
+        let transition = Transition::Dead { reason: Reason::Cancelled, error: "gone".into() };
+        store.settle(&[settlement(&claim, transition)]).await.unwrap();
+
+        assert_eq!(recent.failures()[0].topic, "one-more");
+        assert_eq!(recent.series("one-more").unwrap().failed.iter().sum::<u64>(), 1);
+    }
+
+    fn settlement(claim: &Claim, transition: Transition) -> Settlement {
+        let record = AttemptRecord {
+            attempt: claim.attempt,
+            took: Duration::ZERO,
+            http_status: None,
+            response_excerpt: None,
+            digest: None,
+        };
+        Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::TOPICS_MAX;
+
 /// How much of the past [`Recent`] keeps: so many slots of [`SLOT`] each.
 pub const SLOTS: usize = 60;
 pub const SLOT: Duration = Duration::from_secs(10);
 const FAILURES_MAX: usize = 50;
 
-/// The last ten minutes of this relay, in memory: what it delivered, what failed, and the latest failures. Bounded: topics are
-/// metric labels, so there are few.
+/// The last ten minutes of this relay, in memory: what it delivered, what failed, and the latest failures. Only the first
+/// [`TOPICS_MAX`] topics have a series.
 pub struct Recent {
     started: Instant,
     state: Mutex<State>,
@@ -21,6 +23,8 @@ pub struct Recent {
 struct State {
     /// By topic, newest slot last: its number since the start, delivered, failed.
     series: HashMap<Arc<str>, VecDeque<(u64, u64, u64)>>,
+    /// Some topic found no room for a series.
+    is_full: bool,
     failures: VecDeque<Failure>,
 }
 
@@ -67,11 +71,14 @@ impl Recent {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).failures.iter().cloned().collect()
     }
 
-    /// The last [`SLOTS`] slots of `topic`, up to now.
-    pub fn series(&self, topic: &str) -> Series {
+    /// The last [`SLOTS`] slots of `topic`, up to now. Nothing where it may have found no room: that isn't zero.
+    pub fn series(&self, topic: &str) -> Option<Series> {
         let mut series = Series { delivered: vec![0; SLOTS], failed: vec![0; SLOTS] };
         let now = self.slot();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_full && !state.series.contains_key(topic) {
+            return None;
+        }
         for (number, delivered, failed) in state.series.get(topic).into_iter().flatten() {
             let age = usize::try_from(now.saturating_sub(*number)).unwrap_or(usize::MAX);
             if age < SLOTS {
@@ -79,12 +86,16 @@ impl Recent {
                 series.failed[SLOTS - 1 - age] += failed;
             }
         }
-        series
+        Some(series)
     }
 
     fn with_slot(&self, topic: &Arc<str>, count: impl FnOnce(&mut (u64, u64, u64))) {
         let number = self.slot();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.series.len() >= TOPICS_MAX && !state.series.contains_key(topic) {
+            state.is_full = true;
+            return;
+        }
         let slots = state.series.entry(topic.clone()).or_default();
         if slots.back().is_none_or(|slot| slot.0 < number) {
             slots.push_back((number, 0, 0));
@@ -112,10 +123,10 @@ mod tests {
         recent.delivered(&"orders".into());
 
         tokio::time::advance(SLOT).await;
-        assert_eq!(recent.series("orders").delivered[SLOTS - 2..], [1, 0]);
+        assert_eq!(recent.series("orders").unwrap().delivered[SLOTS - 2..], [1, 0]);
 
         tokio::time::advance(SLOT * SLOTS as u32).await;
-        assert_eq!(recent.series("orders").delivered, vec![0; SLOTS]);
+        assert_eq!(recent.series("orders").unwrap().delivered, vec![0; SLOTS]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -134,6 +145,20 @@ mod tests {
 
         let failures = recent.failures();
         assert_eq!((failures.len(), failures[0].at_ms), (FAILURES_MAX, 2 * FAILURES_MAX as i64 - 1));
-        assert_eq!(recent.series("orders").failed[SLOTS - 1], 2 * FAILURES_MAX as u64);
+        assert_eq!(recent.series("orders").unwrap().failed[SLOTS - 1], 2 * FAILURES_MAX as u64);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_topic_that_found_no_room_shows_no_false_zeros() {
+        let recent = Recent::default();
+        for n in 0..TOPICS_MAX {
+            recent.delivered(&format!("topic-{n}").into());
+        }
+        assert_eq!(recent.series("idle").unwrap().delivered, vec![0; SLOTS]);
+
+        recent.delivered(&"one-more".into());
+
+        assert_eq!(recent.series("one-more"), None);
+        assert_eq!(recent.series("topic-0").unwrap().delivered[SLOTS - 1], 1);
     }
 }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::layout::{Notice, link, moment, page, text};
 use super::{Admin, Trouble};
 use crate::admin::topics::{Topic, by_need};
-use crate::metrics::{Failure, SLOT, SLOTS, Series};
+use crate::metrics::{Failure, SLOT, SLOTS, Series, Snapshot};
 use crate::plugin::PluginInfo;
 use crate::times::span;
 
@@ -18,15 +18,10 @@ pub async fn show(
 ) -> Result<Html<String>, Trouble> {
     let Query(notice) = notice?;
     let (topics, plugins, failures) = (by_need(&admin), (admin.plugins)(), admin.recent.failures());
-    let counted = admin.snapshot.load().at.map(|at| at.elapsed());
     let body = html! {
         h1 { "Overview" }
         div #live-topics data-live {
-            @match counted {
-                Some(age) if age.as_secs() < 30 => {},
-                Some(age) => p.problem { "The database has not answered for " (span(age.as_millis() as u64)) "; the numbers are old." },
-                None => p.problem { "The database has not answered yet." },
-            }
+            (counted(&admin.snapshot.load()))
             (topic_table(&admin, &topics))
         }
         section aria-labelledby="failures" {
@@ -42,16 +37,29 @@ pub async fn show(
     Ok(page("outboxd", notice.text(), body))
 }
 
-fn topic_table(admin: &Admin, topics: &[Topic]) -> Markup {
+/// How old the numbers are, and whether new ones can be had.
+fn counted(snapshot: &Snapshot) -> Markup {
     html! {
-        @if topics.is_empty() { p { "No messages yet." } }
-        ul.cards {
-            @for topic in topics { (topic_card(topic, &admin.recent.series(&topic.stats.topic))) }
+        @if !snapshot.answers() { p.problem { "The database does not answer." } }
+        @match snapshot.counted_at {
+            Some(at) => {
+                p.hint { "Counted " (span(at.elapsed().as_secs() * 1000)) " ago." }
+                @if snapshot.topics.is_empty() { p { "No messages yet." } }
+            },
+            None => p.hint { "Nothing has been counted yet." },
         }
     }
 }
 
-fn topic_card(topic: &Topic, series: &Series) -> Markup {
+fn topic_table(admin: &Admin, topics: &[Topic]) -> Markup {
+    html! {
+        ul.cards {
+            @for topic in topics { (topic_card(topic, admin.recent.series(&topic.stats.topic))) }
+        }
+    }
+}
+
+fn topic_card(topic: &Topic, series: Option<Series>) -> Markup {
     let stats = &topic.stats;
     let states = [
         ("pending", stats.pending),
@@ -65,7 +73,7 @@ fn topic_card(topic: &Topic, series: &Series) -> Markup {
             h3 { (text(&stats.topic, 200)) }
             @if stats.paused { p.problem { "Paused: nothing of it is claimed until it is resumed." } }
             @if topic.parked { p.problem { "Parked: its plugin is unhealthy. Messages wait and spend no attempt." } }
-            @if topic.unrouted && stats.live() > 0 { p.problem { "Unrouted: no plugin handles it. Messages wait." } }
+            @if topic.unrouted && stats.live() > 0 { p.problem { "Unrouted: no plugin of this relay handles it. Messages wait." } }
             dl.counts {
                 @for (state, count) in states {
                     div.bad[state == "dead" && count > 0] {
@@ -75,7 +83,7 @@ fn topic_card(topic: &Topic, series: &Series) -> Markup {
                 }
                 div { dt { "oldest due" } dd { (stats.oldest_due_ms.map_or("none".to_owned(), span)) } }
             }
-            (sparkline(series))
+            @if let Some(series) = series { (sparkline(&series)) }
             @if let Some(error) = stats.last_error.as_ref().filter(|_| stats.live() + stats.dead > 0) {
                 p.error { (text(error, 500)) }
             }

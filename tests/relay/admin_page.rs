@@ -42,9 +42,11 @@ fn open_until(browser: &mut Browser, url: &str, text: &str) {
     assert!(said, "{url} never said {text:?}:\n{}", browser.text());
 }
 
-/// Writes what is on the screen to `docs/images/NAME.png`, when asked to by `OUTBOXD_SCREENSHOTS=1`.
+/// Writes what is on the screen to `docs/images/NAME.png`, where `docs/admin.md` shows it, when asked to by
+/// `OUTBOXD_SCREENSHOTS=1`.
 fn picture(browser: &mut Browser, name: &str) {
     if std::env::var_os("OUTBOXD_SCREENSHOTS").is_some() {
+        browser.resize(1000, 760);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
         std::fs::create_dir_all(&folder).expect("the folder");
         std::fs::write(folder.join(name).with_extension("png"), browser.screenshot()).expect("the picture");
@@ -66,6 +68,13 @@ fn each_action_works(stage: &Stage, scripts: bool) {
 
     open_until(&mut browser, &site, "Redrive all 2 dead");
     assert!(browser.text().contains("Unrouted: no plugin of this relay handles it."), "{}", browser.text());
+    // Of this relay itself: what it delivered and failed, and the latest failures.
+    assert!(browser.text().contains("0 delivered and 2 failed on this relay in the last 10 minutes."));
+    let failures = browser.evaluate("document.querySelector('#live-failures').innerText");
+    let failures = failures.as_str().unwrap_or_default();
+    assert!(["verbs", "cancelled", "gone too"].iter().all(|word| failures.contains(word)), "{failures}");
+    let bars = browser.evaluate("document.querySelectorAll('.spark .bad').length");
+    assert!(bars.as_u64().is_some_and(|bars| bars > 0), "{bars}");
     picture(&mut browser, "overview");
     browser.press("[formaction='/do/topics/pause']");
     assert!(browser.text().contains("The topic is paused, on every relay."), "{}", browser.text());
@@ -190,11 +199,16 @@ fn the_page_works_on_a_small_screen_and_by_keyboard_alone() {
     browser.resize(360, 740);
 
     open_until(&mut browser, &site, long);
-    picture(&mut browser, "phone");
     for path in ["", "messages", &format!("messages/{id}")] {
         browser.open(&format!("{site}/{path}"));
         assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 360, "/{path} scrolls sideways");
     }
+
+    let background = "getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.evaluate(background), "rgb(255, 255, 255)");
+    let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
+    browser.call("Emulation.setEmulatedMedia", dark);
+    assert_eq!(browser.evaluate(background), "rgb(18, 22, 28)", "dark where the system is");
 
     browser.open(&site);
     browser.key("Tab", 9, "");
@@ -209,6 +223,19 @@ fn the_page_works_on_a_small_screen_and_by_keyboard_alone() {
     assert_ne!(browser.evaluate("getComputedStyle(document.activeElement).outlineStyle"), "none");
     browser.and_load(|browser| browser.key("Enter", 13, "\r"));
     assert!(browser.text().contains("The topic is paused, on every relay."), "{}", browser.text());
+}
+
+#[test]
+fn the_overview_shows_what_is_new_without_being_opened_again() {
+    let Some((_turn, mut browser)) = browser() else { return };
+    let stage = Stage::sqlite();
+    let (_relay, port) = relay(&stage);
+    browser.open(&format!("http://127.0.0.1:{port}"));
+    assert!(!browser.text().contains("published-later"), "{}", browser.text());
+
+    stage.publish("published-later", "{}");
+
+    assert!(wait_for(PATIENCE, || browser.text().contains("published-later")), "{}", browser.text());
 }
 
 #[test]

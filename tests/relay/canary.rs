@@ -69,8 +69,10 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
         "/healthz",
         "/api/stats",
         "/api/plugins",
+        "/api/failures",
         "/",
         "/messages",
+        &format!("/messages/{id}"),
         "/api/messages",
         &format!("/api/messages/{id}"),
     ]
@@ -81,6 +83,7 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
     assert!(answers.iter().all(|answer| answer.contains(" 200 ")), "{answers:#?}");
     assert!(answers[0].contains("outboxd_settled_total"), "{}", answers[0]);
     assert!(answers[3].contains("SHOP_KEY"), "a secret's name may be seen: {}", answers[3]);
+    assert!(answers[4].contains(&id) && answers[4].contains("not now"), "the first attempt failed: {}", answers[4]);
     let command_line = std::fs::read_to_string(format!("/proc/{}/cmdline", relay.pid())).expect("our child");
     let log = relay.log();
     let check = stage.command(&["run", "--check"]).envs(environment).output().expect("outboxd runs");

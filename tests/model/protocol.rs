@@ -1,5 +1,8 @@
 //! The protocol in small: what claims, calls, settles, renewals and faults make of rows and relays. What becomes of a message is
 //! decided by the core's own `admit` and `decide`.
+//!
+//! Kinder than the real relay in one thing: here a relay that wakes up notices at once that it no longer has its lease. The real
+//! one looks every thirtieth of a lease, and for so long it may go on with a call that is not its own any more.
 
 use std::time::Duration;
 
@@ -92,6 +95,8 @@ pub enum Event {
     Settled,
     SettledLate,
     Fenced,
+    /// A settle found the row though its relay had lost the lease, whether the answer came or not.
+    SettledWithoutLease,
     SettleAnswerLost,
     GivenUp,
     Renewed,
@@ -199,17 +204,18 @@ impl<const N: usize> World<N> {
             Some(write) => {
                 let (found, world) = self.settled(task, write, rules);
                 let is_late = self.rows[task.message as usize].is_over;
-                let event = match found {
-                    true if is_late => Event::SettledLate,
-                    true => Event::Settled,
-                    false => Event::Fenced,
+                let (event, unanswered) = match found {
+                    true if !task.has_the_lease => (Event::SettledWithoutLease, Event::SettledWithoutLease),
+                    true if is_late => (Event::SettledLate, Event::SettleAnswerLost),
+                    true => (Event::Settled, Event::SettleAnswerLost),
+                    false => (Event::Fenced, Event::SettleAnswerLost),
                 };
                 let done = |mut world: World<N>| {
                     world.relays[relay].task = None;
                     world
                 };
                 next.push((event, done(world)));
-                next.push((Event::SettleAnswerLost, world));
+                next.push((unanswered, world));
                 if !task.is_trusted {
                     next.push((Event::GivenUp, with_task(None)));
                 }

@@ -1,7 +1,10 @@
 //! What must be absent where: read from the sources, since a habit is not a rule.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use outboxd_test_support::planted::BUGS;
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
@@ -85,4 +88,26 @@ fn planted_bugs_are_in_no_program_that_is_shipped() {
     let chosen_by = ["OUTBOXD_PLANTED", "_BUG"].concat();
 
     assert!(!program.windows(chosen_by.len()).any(|window| window == chosen_by.as_bytes()));
+}
+
+#[test]
+fn every_bug_that_is_planted_has_a_suite_that_must_find_it_and_the_docs_count_them() {
+    let rows: BTreeSet<u32> = BUGS.iter().map(|bug| bug.number).collect();
+    let mut planted = BTreeSet::new();
+    for (_, text) in sources("host") {
+        let code: String = text.lines().map(str::trim).filter(|line| !line.starts_with("//")).collect();
+        // The edits of statements stand in a list, each with its number first.
+        for place in ["planted!(", "postgres(", "sqlite("] {
+            for argument in code.split(place).skip(1).filter_map(|rest| rest.split(',').next()) {
+                let (first, last) = argument.split_once("..=").unwrap_or((argument, argument));
+                if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+                    planted.extend(first..=last);
+                }
+            }
+        }
+    }
+
+    assert_eq!(planted, rows);
+    let counted = format!("\n{} bugs stand in the code on purpose", rows.len());
+    assert!(include_str!("../../docs/reliability.md").contains(&counted), "docs/reliability.md should say: {counted}");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use metrics::{counter, histogram};
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line, planted};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::time::Instant;
 
@@ -55,7 +55,7 @@ impl Metered {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for (settlement, status) in settlements.iter().zip(statuses) {
             let Some(claimed) = locked(&self.claimed).remove(&settlement.lease_id) else { continue };
-            if planted!(25, false, *status == LeaseStatus::Lost) {
+            if *status == LeaseStatus::Lost {
                 continue;
             }
             let topic = self.topics.label(&claimed.topic).to_string();
@@ -268,6 +268,36 @@ mod tests {
             digest: None,
         };
         Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
+    }
+
+    #[test]
+    fn a_settle_under_a_lost_lease_is_not_counted() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+
+        metrics::with_local_recorder(&recorder, || runtime.block_on(settle_under_a_lost_lease_and_under_the_next()));
+
+        let rendered = recorder.handle().render();
+        let settled: Vec<_> = rendered.lines().filter(|line| line.starts_with("outboxd_settled_total{")).collect();
+        assert_eq!(settled, ["outboxd_settled_total{topic=\"a\",result=\"delivered\"} 1"], "{rendered}");
+    }
+
+    async fn settle_under_a_lost_lease_and_under_the_next() {
+        const LEASE: Duration = Duration::from_secs(30);
+        let memory = Arc::new(MemoryStore::default());
+        memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+        let store = Metered::new(memory.clone(), Arc::default());
+        let lanes = [Lane { topic: "a".into(), slots: 1 }];
+        let stale = store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0);
+        memory.advance(LEASE);
+        let fresh = store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0);
+        let failed = Transition::Dead { reason: Reason::Cancelled, error: "late".into() };
+        for (claim, transition) in [(stale, failed), (fresh, Transition::Delivered)] {
+            let (took, http_status, response_excerpt, digest) = (Duration::ZERO, None, None, None);
+            let record = AttemptRecord { attempt: claim.attempt, took, http_status, response_excerpt, digest };
+            let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
+            store.settle(&[settlement]).await.unwrap();
+        }
     }
 
     #[test]

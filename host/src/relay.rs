@@ -191,9 +191,8 @@ impl Relay {
         if lanes.is_empty() {
             return Ok(Look::Nothing);
         }
-        let sent = Instant::now();
+        let asked = Instant::now();
         let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
-        let asked = planted!(5, Instant::now(), sent);
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;
@@ -201,7 +200,7 @@ impl Relay {
         if claims.is_empty() {
             return Ok(Look::Nothing);
         }
-        work.dispatcher.dispatch(claims, asked).await;
+        work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
         Ok(Look::Claimed)
     }
 

@@ -1,6 +1,7 @@
 //! What happened, and the invariants over it: checked at every statement, not only at the end.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ struct Lease {
 
 #[derive(Clone)]
 pub struct Ledger {
+    started: Instant,
     max_attempts: u32,
     inner: Arc<Mutex<Inner>>,
 }
@@ -52,7 +54,7 @@ struct Inner {
 
 impl Ledger {
     pub fn new(max_attempts: u32) -> Self {
-        Ledger { max_attempts, inner: Arc::default() }
+        Ledger { started: Instant::now(), max_attempts, inner: Arc::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -67,8 +69,16 @@ impl Ledger {
         change(&mut self.inner().seen);
     }
 
+    fn step(&self, what: &str, message: MessageId) {
+        let mut digest = DefaultHasher::new();
+        (what, message.0, self.started.elapsed()).hash(&mut digest);
+        // Half of it, so that very many can be added up.
+        self.note(|seen| seen.steps += digest.finish() >> 32);
+    }
+
     /// A claim took effect; `is_known` says whether its answer arrives.
     pub fn claimed(&self, claims: &[Claim], lease: Duration, holder: &Arc<Link>, is_known: bool) {
+        claims.iter().for_each(|claim| self.step("claimed", claim.message.id));
         let mut inner = self.inner();
         let now = Instant::now();
         for claim in claims {
@@ -98,6 +108,7 @@ impl Ledger {
     }
 
     pub fn renewed(&self, id: MessageId, lease_id: LeaseId, status: LeaseStatus, lease: Duration) {
+        self.step("renewed", id);
         let mut inner = self.inner();
         let now = Instant::now();
         let entry = inner.messages.entry(id).or_default();
@@ -124,6 +135,7 @@ impl Ledger {
 
     /// A settle or release took effect.
     pub fn settled(&self, settlement: &Settlement, status: LeaseStatus) {
+        self.step(settlement.transition.result(), settlement.id);
         let mut inner = self.inner();
         let now = Instant::now();
         let answer = inner.answers.get(&settlement.lease_id).cloned();
@@ -158,6 +170,7 @@ impl Ledger {
 
     /// A call of a plugin begins.
     pub fn called(&self, claim: &Claim, by: &Link) {
+        self.step("called", claim.message.id);
         let mut inner = self.inner();
         inner.seen.calls += 1;
         inner.assert_trusted(claim, by);
@@ -165,6 +178,7 @@ impl Ledger {
 
     /// A plugin is about to answer.
     pub fn answered(&self, claim: &Claim, outcome: &Outcome, by: &Arc<Link>) {
+        self.step("answered", claim.message.id);
         let mut inner = self.inner();
         inner.answers.insert(claim.lease_id, outcome.clone());
         let waiting = inner.messages.values().filter_map(|entry| entry.lease.as_ref());
@@ -188,6 +202,7 @@ impl Ledger {
 
     /// A person made it dead.
     pub fn discarded(&self, id: MessageId) {
+        self.step("discarded", id);
         let mut inner = self.inner();
         let entry = inner.messages.entry(id).or_default();
         assert_eq!(entry.finished, None, "{id} was discarded after it had ended");
@@ -201,6 +216,7 @@ impl Ledger {
 
     /// A person sent it round again.
     pub fn redriven(&self, id: MessageId) {
+        self.step("redriven", id);
         let mut inner = self.inner();
         let entry = inner.messages.entry(id).or_default();
         assert_eq!(entry.finished, Some("dead"), "{id} was redriven, and it was not dead");

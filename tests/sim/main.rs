@@ -26,6 +26,8 @@ fn every_planted_bug_is_found() {
 
 /// Enough for every rare path to be reached.
 const SEEDS_MIN: u64 = 200;
+/// Seeds of each scenario that are run twice.
+const REPEATED: usize = 20;
 
 fn run(seed: u64, scenario: world::Scenario) -> Seen {
     let outcome = std::panic::catch_unwind(|| world::run(seed, scenario));
@@ -55,6 +57,16 @@ fn run_many(scenario: world::Scenario) -> Seen {
 
 fn replaying() -> bool {
     std::env::var_os("OUTBOXD_SIM_SEED").is_some()
+}
+
+#[test]
+fn a_seed_repeats_every_step() {
+    for scenario in [world::Scenario::Calm, world::Scenario::Storm, world::Scenario::Poison] {
+        for _ in 0..REPEATED {
+            let seed = fastrand::u64(..u64::MAX / 2);
+            assert_eq!(run(seed, scenario), run(seed, scenario), "seed {seed} ({scenario:?})");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 macro_rules! seen {
     ($($(#[$doc:meta])* $count:ident,)*) => {
-        #[derive(Clone, Debug, Default)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Seen {
             $($(#[$doc])* pub $count: u64,)*
             /// Results that one relay had and could not write, at most.
@@ -21,6 +21,8 @@ macro_rules! seen {
 seen! {
     statements,
     calls,
+    /// A digest of each step, with its time and message, added up: by it two runs are compared.
+    steps,
     fenced,
     unknown_landed,
     unknown_not_landed,

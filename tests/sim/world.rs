@@ -37,7 +37,8 @@ const HEALED_MAX: Duration = Duration::from_secs(1800);
 pub fn run(seed: u64, scenario: Scenario) -> Seen {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(World::new(seed, scenario).run())
+    // All of it in the runtime: outside, the clock is the machine's.
+    runtime.block_on(async { World::new(seed, scenario).run().await })
 }
 
 struct World {

@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use crate::round::Round;
 use crate::seed::Seed;
+use crate::stage::{LEASE_DEFAULT, lease};
 
 /// One line.
 pub struct Entry {
     /// What was run: the commit at the start, with a plus where files had been changed since.
     commit: String,
-    suite: &'static str,
+    /// Its name, and the lease where it is not the default one.
+    suite: String,
     first: Seed,
     last: Seed,
     kills: usize,
@@ -38,7 +40,7 @@ impl Entry {
     pub fn new(suite: &'static str, seed: Seed) -> Entry {
         Entry {
             commit: commit(),
-            suite,
+            suite: named(suite, lease()),
             first: seed,
             last: seed,
             kills: 0,
@@ -90,6 +92,11 @@ impl Entry {
     }
 }
 
+fn named(suite: &str, lease: Duration) -> String {
+    let lease = (lease != LEASE_DEFAULT).then(|| format!(" lease {}ms", lease.as_millis()));
+    format!("{suite}{}", lease.unwrap_or_default())
+}
+
 pub fn append(entry: &Entry) {
     let line = entry.line(&today());
     println!("{line}");
@@ -125,6 +132,12 @@ fn today() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_that_is_not_the_default_is_named() {
+        assert_eq!(named("sqlite", LEASE_DEFAULT), "sqlite");
+        assert_eq!(named("sqlite", Duration::from_secs(3)), "sqlite lease 3000ms");
+    }
 
     #[test]
     fn every_line_has_the_columns_of_the_first() {

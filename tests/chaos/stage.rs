@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outboxd_test_support::process::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Starter, send_signal};
@@ -16,12 +16,17 @@ use crate::sink::Sink;
 
 /// The topic of every message.
 pub const TOPIC: &str = "chaos";
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
+
 /// How long a message stays claimed when its relay dies: 2 s, or `OUTBOXD_CHAOS_LEASE_MS` on a machine that is busy with
-/// other things. Every rule that depends on how fast a relay is measures in leases.
+/// other things. What the checker allows to a relay that is paused, or has lost its database, grows with it, so the ledger
+/// names another lease than the default.
 pub fn lease() -> Duration {
-    let text = std::env::var("OUTBOXD_CHAOS_LEASE_MS").ok();
-    let ms = text.map(|text| text.trim().parse().expect("OUTBOXD_CHAOS_LEASE_MS is a whole number"));
-    Duration::from_millis(ms.unwrap_or(2_000))
+    static LEASE: LazyLock<Duration> = LazyLock::new(|| match std::env::var("OUTBOXD_CHAOS_LEASE_MS") {
+        Ok(text) => Duration::from_millis(text.trim().parse().expect("OUTBOXD_CHAOS_LEASE_MS is a whole number")),
+        Err(_) => LEASE_DEFAULT,
+    });
+    *LEASE
 }
 pub const POLL: Duration = Duration::from_millis(200);
 /// Calls of one relay at once.

@@ -11,7 +11,7 @@ pub async fn measure(stage: &Stage, report: &mut Report, waiting: u64, drained: 
     let outbox = stage.postgres(OnDelivered::Delete).await;
     outbox.fill(waiting, 1).await;
     let relays = Relays::start(&outbox, component.handlers(), 1).await;
-    relays.seen.settled(drained).await;
+    relays.seen.delivered(drained).await;
     let claims = relays.seen.claims();
     relays.stop().await;
 

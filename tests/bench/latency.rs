@@ -19,7 +19,7 @@ pub async fn measure(stage: &Stage, report: &mut Report, seconds: u64) {
         let noted = Noted::new(component.handlers());
         let relays = Relays::start(&outbox, std::sync::Arc::new(noted.clone()), 1).await;
         let published = publish_paced(&outbox, pause, Duration::from_secs(seconds)).await;
-        relays.seen.settled(published.len() as u64).await;
+        relays.seen.delivered(published.len() as u64).await;
 
         let arrivals = noted.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let since = |then: Instant, now: Instant| now.saturating_duration_since(then).as_secs_f64() * 1000.0;

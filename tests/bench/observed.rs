@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseStatus, MessageId, Settlement};
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, MessageId, Settlement, Transition};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::sync::watch;
 
@@ -22,14 +22,14 @@ pub struct Seen {
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
     pub claimed: u64,
-    pub settled: u64,
+    pub delivered: u64,
 }
 
 #[derive(Default)]
 struct Times {
     /// Seconds of each claim that found something, in their order.
     claims: Vec<f64>,
-    settled: HashMap<MessageId, Instant>,
+    delivered: HashMap<MessageId, Instant>,
 }
 
 impl Seen {
@@ -41,20 +41,23 @@ impl Seen {
         *self.counts.borrow()
     }
 
-    /// Returns when so many were settled; panics when that takes longer than a measurement may.
-    pub async fn settled(&self, messages: u64) {
+    /// Returns when so many were delivered and settled; panics when that takes so long that it will never end: a minute, and
+    /// 5 ms a message.
+    pub async fn delivered(&self, messages: u64) {
         let mut counts = self.counts.subscribe();
-        let reached = counts.wait_for(|counts| counts.settled >= messages);
-        let waited = tokio::time::timeout(Duration::from_secs(300), reached).await;
-        assert!(matches!(waited, Ok(Ok(_))), "only {} of {messages} were settled", self.counts().settled);
+        let reached = counts.wait_for(|counts| counts.delivered >= messages);
+        let limit = Duration::from_secs(60) + Duration::from_millis(5 * messages);
+        let waited = tokio::time::timeout(limit, reached).await;
+        assert!(matches!(waited, Ok(Ok(_))), "only {} of {messages} were delivered", self.counts().delivered);
     }
 
     pub fn claims(&self) -> Vec<f64> {
         self.times().claims.clone()
     }
 
+    /// When its success was written.
     pub fn settled_at(&self, id: MessageId) -> Option<Instant> {
-        self.times().settled.get(&id).copied()
+        self.times().delivered.get(&id).copied()
     }
 
     fn times(&self) -> std::sync::MutexGuard<'_, Times> {
@@ -91,8 +94,13 @@ impl OutboxStore for Observed {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let statuses = self.inner.settle(settlements).await?;
         let now = Instant::now();
-        self.seen.times().settled.extend(settlements.iter().map(|settlement| (settlement.id, now)));
-        self.seen.counts.send_modify(|counts| counts.settled += settlements.len() as u64);
+        let delivered = settlements.iter().zip(&statuses).filter(|(settlement, status)| {
+            settlement.transition == Transition::Delivered && **status == LeaseStatus::Held
+        });
+        let delivered: Vec<_> = delivered.map(|(settlement, _)| (settlement.id, now)).collect();
+        let count = delivered.len() as u64;
+        self.seen.times().delivered.extend(delivered);
+        self.seen.counts.send_modify(|counts| counts.delivered += count);
         Ok(statuses)
     }
 

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Message, WebSocket};
 
+use crate::process::Starter;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAMS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
@@ -24,14 +26,18 @@ pub struct Browser {
     events: Vec<Value>,
     // Removed after the browser has ended.
     _profile: TempDir,
+    // The browser ends with it, also when the start of this panics.
+    _starter: Starter,
 }
 
 impl Browser {
     /// Nothing where no Chromium is installed.
     pub fn start() -> Option<Browser> {
         let profile = TempDir::new().expect("a folder for the browser");
+        let starter = Starter::new();
         let mut child = PROGRAMS.iter().find_map(|program| {
-            Command::new(program)
+            let mut command = Command::new(program);
+            command
                 .args(["--headless=new", "--remote-debugging-port=0", "--disable-gpu", "--disable-dev-shm-usage"])
                 // Tests run as root in containers, where its own sandbox cannot start; only pages of ours are opened.
                 .args(["--no-sandbox", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"])
@@ -41,9 +47,8 @@ impl Browser {
                 .env("HOME", profile.path())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .ok()
+                .stderr(Stdio::piped());
+            starter.start(command).ok()
         })?;
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let url =
@@ -55,7 +60,8 @@ impl Browser {
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
             stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         }
-        let mut browser = Browser { child, socket, session: None, calls: 0, events: vec![], _profile: profile };
+        let mut browser =
+            Browser { child, socket, session: None, calls: 0, events: vec![], _profile: profile, _starter: starter };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         let session = browser.call("Target.attachToTarget", attach);

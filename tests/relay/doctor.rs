@@ -53,8 +53,31 @@ fn execute(url: &str, sql: &str) {
     });
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+    runtime().block_on(work)
+}
+
+/// A session that holds a snapshot until it is told to roll back, and its pid.
+async fn long_report(database: &str) -> (PgConnection, i32) {
+    let mut connection = PgConnection::connect(database).await.expect("connects");
+    sqlx::raw_sql("set application_name = 'report'; begin isolation level repeatable read; select 'the long report'")
+        .execute(&mut connection)
+        .await
+        .expect("a snapshot");
+    let (pid,): (i32,) = sqlx::query_as("select pg_backend_pid() /* the long report */")
+        .fetch_one(&mut connection)
+        .await
+        .expect("a pid");
+    (connection, pid)
+}
+
+/// Where `role` finds the outbox of `stage`.
+fn as_role(stage: &Stage, role: &str) -> String {
+    stage.database.replace("user=postgres", &format!("user={role}"))
 }
 
 fn a_sound_outbox_is_told_to_be_so(stage: Stage) {
@@ -195,21 +218,8 @@ fn dead_rows_that_pile_up_are_said() {
 #[test]
 fn who_holds_a_snapshot_is_named_with_pid_age_and_query() {
     let stage = Stage::postgres();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let (mut connection, pid) = runtime.block_on(async {
-        let mut connection = PgConnection::connect(&stage.database).await.expect("connects");
-        sqlx::raw_sql(
-            "set application_name = 'report'; begin isolation level repeatable read; select 'the long report'",
-        )
-        .execute(&mut connection)
-        .await
-        .expect("a snapshot");
-        let (pid,): (i32,) = sqlx::query_as("select pg_backend_pid() /* the long report */")
-            .fetch_one(&mut connection)
-            .await
-            .expect("a pid");
-        (connection, pid)
-    });
+    let runtime = runtime();
+    let (mut connection, pid) = runtime.block_on(long_report(&stage.database));
 
     let warned = finding_with(&stage, "snapshot", &["--snapshot-max", "0s"]);
     let young = finding(&stage, "snapshot");
@@ -219,6 +229,28 @@ fn who_holds_a_snapshot_is_named_with_pid_age_and_query() {
     assert_says(&young, "ok", " s by pid", "");
     runtime.block_on(async { sqlx::raw_sql("rollback").execute(&mut connection).await.expect("rolled back") });
     assert_says(&finding_with(&stage, "snapshot", &["--snapshot-max", "0s"]), "ok", "nobody", "");
+}
+
+#[test]
+fn a_role_that_may_not_see_other_sessions_is_told_who_holds_a_snapshot_and_what_to_ask_for() {
+    let stage = Stage::postgres();
+    execute(
+        &stage.database,
+        "create role relay_blind login; grant select, update, delete on outbox to relay_blind;
+         grant select, insert, update, delete on outbox_control, outbox_sleepers to relay_blind;
+         grant select on outbox_versions to relay_blind; grant update on sequence outbox_asleep to relay_blind",
+    );
+    let runtime = runtime();
+    let (_connection, pid) = runtime.block_on(long_report(&stage.database));
+    let blind = as_role(&stage, "relay_blind");
+
+    let unsure = finding_with(&stage, "snapshot", &["--database", &blind]);
+    execute(&stage.database, "grant pg_read_all_stats to relay_blind");
+    let sure = finding_with(&stage, "snapshot", &["--database", &blind]);
+
+    assert_says(&unsure, "warn", &format!("for an unknown time by pid {pid} (report)"), "grant pg_read_all_stats");
+    assert!(!unsure["found"].as_str().is_some_and(|found| found.contains("insufficient")), "{unsure:#}");
+    assert_says(&sure, "ok", &format!(" s by pid {pid} (report), idle in transaction: "), "");
 }
 
 #[test]

@@ -5,12 +5,14 @@ from (
     select
         'pid ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') || coalesce(', ' || state, '') as holder,
         extract(epoch from clock_timestamp() - xact_start)::float8 as age_s,
-        query,
+        nullif(query, '<insufficient privilege>') as query,
         age(backend_xmin) as xids
     from pg_stat_activity
     where backend_xmin is not null
         and pid <> pg_backend_pid()
-        and backend_type <> 'autovacuum worker'
+        -- Not autovacuum's own workers, which nobody is the user of. Their type would say so too, but not to a role that may
+        -- not see it: there it is null for every session of another role.
+        and usesysid is not null
         and (datname = current_database() or datname is null)
     union all
     select

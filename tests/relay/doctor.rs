@@ -305,13 +305,25 @@ fn a_relay_that_listens_is_seen_and_a_role_that_lacks_a_right_is_told_which() {
     assert!(seen, "{}", finding(&stage, "wake-up"));
     execute(
         &stage.database,
-        "create role relay_lacking login; grant select, update on outbox, outbox_control to relay_lacking; grant select on outbox_versions to relay_lacking",
+        "create role relay_lacking login; grant select, update on outbox, outbox_control to relay_lacking",
     );
-    let lacking = finding_with(
-        &stage,
-        "privileges",
-        &["--database", &stage.database.replace("user=postgres", "user=relay_lacking")],
-    );
+    let lacking = as_role(&stage, "relay_lacking");
+    let lacking = |check| finding_with(&stage, check, &["--database", &lacking]);
+    assert_says(&lacking("schema"), "fail", "permission denied for table outbox_versions", "docs/operations.md");
+    let lacking = lacking("privileges");
+    assert_says(&lacking, "fail", "\"outbox_versions\" (select)", "docs/operations.md");
     assert_says(&lacking, "fail", "\"outbox_sleepers\" (insert)", "grant");
     assert_says(&lacking, "fail", "\"outbox\" (delete)", "grant");
+}
+
+#[test]
+fn a_role_that_may_not_enter_the_tables_schema_is_told_so_and_the_rest_is_examined() {
+    let stage = Stage::postgres();
+    execute(&stage.database, "create role relay_outside login; revoke usage on schema public from public");
+    let outside = as_role(&stage, "relay_outside");
+    let outside = |check| finding_with(&stage, check, &["--database", &outside, "--table", "public.outbox"]);
+
+    assert_says(&outside("schema"), "fail", "permission denied for schema public", "docs/operations.md");
+    assert_says(&outside("privileges"), "fail", "permission denied for schema public", "docs/operations.md");
+    assert_says(&outside("snapshot"), "ok", "", "");
 }

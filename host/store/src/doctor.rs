@@ -63,9 +63,23 @@ pub(crate) fn schema(answer: Result<crate::Migrated, StoreError>) -> Finding {
             format!("version {}, this binary needs {}", migrated.from, migrated.to),
             "run \"outboxd migrate\"",
         ),
-        Err(error) => Finding::fail(CHECK, error.to_string(), "run \"outboxd migrate\", with a binary of this version"),
+        Err(error @ StoreError::Unavailable(_)) => Finding::fail(CHECK, error.to_string(), "try again"),
+        Err(error @ StoreError::Broken(_)) => {
+            let error = error.to_string();
+            let advice = match error.ends_with(PRIVILEGE_LACKING) {
+                true => GRANTS,
+                false => "run the outboxd that made this schema, or a newer one",
+            };
+            Finding::fail(CHECK, error, advice)
+        }
     }
 }
+
+/// How PostgreSQL's refusal for want of a privilege ends.
+const PRIVILEGE_LACKING: &str = "(42501)";
+
+/// What to do where a privilege is missing.
+pub(crate) const GRANTS: &str = "grant it to the relay's role, as docs/operations.md shows";
 
 /// What a missing index costs. The claim cannot do without its own.
 pub(crate) fn indexes(missing: &[String]) -> Finding {
@@ -118,6 +132,18 @@ mod tests {
         );
         let behind = clock(now_ms - 7_200_000, now, later);
         assert!(behind.found.contains("7200.0 s behind"), "{behind:?}");
+    }
+
+    #[test]
+    fn a_schema_that_cannot_be_read_is_answered_by_its_cause() {
+        let advice = |error| schema(Err(error)).advice.unwrap_or_default();
+
+        assert_eq!(advice(StoreError::late(Duration::from_secs(5))), "try again");
+        let denied = "permission denied for table outbox_versions (42501)";
+        assert_eq!(advice(StoreError::Broken(denied.into())), GRANTS);
+        assert!(advice(StoreError::Broken("version 7; use a newer outboxd".into())).contains("newer"));
+        let behind = schema(Ok(crate::Migrated { from: 0, to: 1 }));
+        assert_eq!(behind.advice.as_deref(), Some("run \"outboxd migrate\""));
     }
 
     #[test]

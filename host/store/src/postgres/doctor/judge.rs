@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Holder, Server, Table, VERSION_MIN};
-use crate::doctor::Finding;
+use crate::doctor::{Finding, GRANTS};
 
 pub(super) fn server(server: &Server, took: Duration) -> Finding {
     const CHECK: &str = "database";
@@ -57,9 +57,7 @@ pub(super) fn privileges(table: &Table) -> Finding {
     const CHECK: &str = "privileges";
     match &table.missing_privileges[..] {
         [] => Finding::ok(CHECK, "this role may do all that a relay does"),
-        missing => {
-            Finding::fail(CHECK, format!("this role lacks {}", missing.join(", ")), "grant them to the relay's role")
-        }
+        missing => Finding::fail(CHECK, format!("this role lacks {}", missing.join(", ")), GRANTS),
     }
 }
 

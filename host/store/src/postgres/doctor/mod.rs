@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::Statements;
 use super::connect::plain;
-use crate::doctor::{Finding, clock, indexes, schema};
+use crate::doctor::{Finding, GRANTS, clock, indexes, schema};
 use crate::table::Names;
 use crate::{StoreError, StoreOptions};
 
@@ -97,20 +97,25 @@ async fn look(
     findings.push(judge::notify_queue(&server));
     findings.push(probes::listener(connection, options, server.listeners).await);
 
-    let version = schema(within(super::check_version(options)).await);
-    let is_there = version.verdict == crate::doctor::Verdict::Ok;
-    findings.push(version);
-    if is_there {
-        let own: Vec<String> = ["due", "dedup", "delivered", "dead"].map(|part| options.table.derived(part)).into();
-        let table: Table = within(async {
-            let query = sqlx::query_as(AssertSqlSafe(sql.doctor_table)).bind(own).persistent(false);
-            Ok(query.fetch_one(&mut *connection).await?)
-        })
-        .await?;
-        findings.push(judge::privileges(&table));
-        findings.push(indexes(&table.missing_indexes));
-        findings.push(judge::unused(&table));
-        findings.push(judge::vacuum(&server, &table));
+    findings.push(schema(within(super::check_version(options)).await));
+    let own: Vec<String> = ["due", "dedup", "delivered", "dead"].map(|part| options.table.derived(part)).into();
+    let table: Result<Option<Table>, StoreError> = within(async {
+        let query = sqlx::query_as(AssertSqlSafe(sql.doctor_table)).bind(own).persistent(false);
+        Ok(query.fetch_optional(&mut *connection).await?)
+    })
+    .await;
+    match table {
+        Ok(Some(table)) => {
+            findings.push(judge::privileges(&table));
+            findings.push(indexes(&table.missing_indexes));
+            findings.push(judge::unused(&table));
+            findings.push(judge::vacuum(&server, &table));
+        }
+        // The schema's finding says it.
+        Ok(None) => {}
+        // The schema that it is in may be closed to this role.
+        Err(StoreError::Broken(error)) => findings.push(Finding::fail("privileges", error, GRANTS)),
+        Err(error) => return Err(error),
     }
     let holder: Option<Holder> = within(async {
         Ok(sqlx::query_as(AssertSqlSafe(sql.oldest_snapshot))

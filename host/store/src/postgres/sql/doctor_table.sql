@@ -1,4 +1,4 @@
--- How the outbox table fares. $1: the names of its own indexes.
+-- How the outbox table fares; no row where it is not there. $1: the names of its own indexes.
 select
     coalesce(s.n_live_tup, 0) as live,
     coalesce(s.n_dead_tup, 0) as dead,
@@ -29,26 +29,22 @@ select
             and si.idx_scan = 0
             and coalesce(s.n_tup_ins, 0) >= 1000
     ) as unused_indexes,
+    -- What is not there is the schema's to say.
     array(
         select object || ' (' || privilege || ')'
         from (
             values
-                ({table_literal}, 'select', has_table_privilege({table_literal}, 'select')),
-                ({table_literal}, 'update', has_table_privilege({table_literal}, 'update')),
-                ({table_literal}, 'delete', has_table_privilege({table_literal}, 'delete')),
-                ({control_literal}, 'select', has_table_privilege({control_literal}, 'select')),
-                ({control_literal}, 'insert', has_table_privilege({control_literal}, 'insert')),
-                ({control_literal}, 'update', has_table_privilege({control_literal}, 'update')),
-                ({control_literal}, 'delete', has_table_privilege({control_literal}, 'delete')),
-                ({sleepers_literal}, 'select', has_table_privilege({sleepers_literal}, 'select')),
-                ({sleepers_literal}, 'insert', has_table_privilege({sleepers_literal}, 'insert')),
-                ({sleepers_literal}, 'update', has_table_privilege({sleepers_literal}, 'update')),
-                ({sleepers_literal}, 'delete', has_table_privilege({sleepers_literal}, 'delete')),
-                ({versions_literal}, 'select', has_table_privilege({versions_literal}, 'select')),
-                ({asleep_literal}, 'update', has_sequence_privilege({asleep_literal}, 'update'))
-        ) as needed (object, privilege, granted)
-        where not granted
+                ({table_literal}, array['select', 'update', 'delete']),
+                ({control_literal}, array['select', 'insert', 'update', 'delete']),
+                ({sleepers_literal}, array['select', 'insert', 'update', 'delete']),
+                ({versions_literal}, array['select'])
+        ) as needed (object, privileges)
+        cross join unnest(privileges) as privilege
+        where not has_table_privilege(to_regclass(object), privilege)
+        union all
+        select {asleep_literal} || ' (update)'
+        where not has_sequence_privilege(to_regclass({asleep_literal}), 'update')
     ) as missing_privileges
 from pg_class as c
 left join pg_stat_all_tables as s on s.relid = c.oid
-where c.oid = {table_literal}::regclass
+where c.oid = to_regclass({table_literal})

@@ -1,4 +1,5 @@
-//! `outboxd doctor`: everything that it warns of, provoked.
+//! `outboxd doctor`: what it warns of, provoked where a test can. What no test can provoke on a server (its age, a standby, a
+//! full notify queue) is tried beside the judgement, in `host/store/src/postgres/doctor/judge.rs`.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +7,7 @@ use outboxd_test_support::pgbouncer::TestPgBouncer;
 use outboxd_test_support::postgres::TestPostgres;
 use outboxd_test_support::skip;
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 
 use crate::stage::{Stage, on_every_database};
 
@@ -121,6 +122,44 @@ fn a_secret_without_a_value_and_an_authority_that_cannot_be_read_are_failures(st
 
     assert_says(&finding(&stage, "configuration"), "fail", "OUTBOXD_TEST_ABSENT", "refuses");
     assert_says(&finding(&stage, "authorities"), "fail", "/nowhere/ca.pem", "extra_ca");
+}
+
+#[test]
+fn a_file_without_a_write_ahead_log_fails_and_is_left_as_it_is() {
+    let stage = Stage::sqlite();
+    let journal = |pragma: &'static str| {
+        block_on(async {
+            let mut connection = SqliteConnection::connect(&stage.database).await.expect("connects");
+            let (mode,): (String,) = sqlx::query_as(pragma).fetch_one(&mut connection).await.expect("a mode");
+            connection.close().await.expect("closed");
+            mode
+        })
+    };
+    assert_eq!(journal("pragma journal_mode = delete"), "delete");
+
+    for _ in 0..2 {
+        assert_says(&finding(&stage, "durability"), "fail", "the journal is \"delete\"", "local disk");
+        assert_eq!(journal("pragma journal_mode"), "delete");
+    }
+}
+
+#[test]
+fn a_file_that_stays_locked_is_a_failure() {
+    let stage = Stage::sqlite();
+    let runtime = runtime();
+    let mut connection = runtime.block_on(SqliteConnection::connect(&stage.database)).expect("connects");
+    runtime.block_on(sqlx::raw_sql("begin immediate").execute(&mut connection)).expect("locked");
+
+    assert_says(&finding(&stage, "writable"), "fail", "locked by another process", "end who holds the lock");
+}
+
+#[test]
+fn a_write_ahead_log_that_nobody_takes_over_is_warned_of() {
+    let stage = Stage::sqlite();
+    let log = std::fs::File::create(stage.path().join("outbox.db-wal")).expect("created");
+    log.set_len(65 << 20).expect("a log that is long and sparse");
+
+    assert_says(&finding(&stage, "snapshot"), "warn", "65 MiB wait in the write-ahead log", "lsof");
 }
 
 #[test]

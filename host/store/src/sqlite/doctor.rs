@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::Statements;
 use super::connect::parse;
+use super::migrate::version_of;
 use crate::doctor::{Finding, Verdict, clock, indexes, schema};
 use crate::table::Names;
 use crate::{StoreError, StoreOptions};
@@ -60,7 +61,7 @@ async fn look(
     });
     findings.push(writable(connection).await);
     findings.push(backlog(file));
-    let version = schema(super::check_version(options).await);
+    let version = schema(version_of(connection, &options.table).await);
     let is_there = version.verdict == Verdict::Ok;
     findings.push(version);
     if is_there {

@@ -49,12 +49,17 @@ async fn apply(connection: &mut SqliteConnection, table: &TableName) -> Result<M
 }
 
 pub(crate) async fn check_version(options: &StoreOptions) -> Result<Migrated, StoreError> {
-    let names = Names::sqlite(&options.table).map_err(StoreError::Broken)?;
     let mut connection = parse(options)?.connect().await?;
-    check_library(&mut connection).await?;
-    let applied = applied(&mut connection, &options.table, Statements::new(&names).applied).await?;
+    let version = version_of(&mut connection, &options.table).await;
     let _ = connection.close().await;
-    plan(applied, &options.table)
+    version
+}
+
+/// The same on a connection that is there, and only reads.
+pub(super) async fn version_of(connection: &mut SqliteConnection, table: &TableName) -> Result<Migrated, StoreError> {
+    let names = Names::sqlite(table).map_err(StoreError::Broken)?;
+    check_library(connection).await?;
+    plan(applied(connection, table, Statements::new(&names).applied).await?, table)
 }
 
 /// Refuses an SQLite that loses data: a build may link the system's.

@@ -25,15 +25,12 @@ fn folder(dir: &Path) -> Finding {
     };
     let files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let components = files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "wasm")).count();
-    let inside = files.into_iter().chain([resolved.clone()]).find_map(|path| writer(&path));
     // Where others may write above it, they may put another folder in its place; a sticky folder (/tmp) keeps what is another's.
     let above =
         resolved.ancestors().skip(1).filter(|path| fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o1000 == 0));
-    let (path, who) = match inside.or_else(|| above.map(Path::to_path_buf).find_map(|path| writer(&path))) {
-        Some(found) => found,
-        None => {
-            return Finding::ok(CHECK, format!("{}: {components} plugins, only their owner may write", dir.display()));
-        }
+    let places = above.map(Path::to_path_buf).chain([resolved.clone()]).chain(files);
+    let Some((who, path)) = places.filter_map(|path| Some((writer(&path)?, path))).max() else {
+        return Finding::ok(CHECK, format!("{}: {components} plugins, only their owner may write", dir.display()));
     };
     let found = format!("{} may be written by {}", path.display(), who.name());
     match who {
@@ -44,10 +41,11 @@ fn folder(dir: &Path) -> Finding {
     }
 }
 
-#[derive(Clone, Copy)]
+/// The worse, the greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Writer {
-    Everybody,
     Group,
+    Everybody,
 }
 
 impl Writer {
@@ -60,12 +58,12 @@ impl Writer {
 }
 
 /// Who beside its owner may write there.
-fn writer(path: &Path) -> Option<(PathBuf, Writer)> {
+fn writer(path: &Path) -> Option<Writer> {
     let mode = fs::metadata(path).ok()?.mode();
     match mode & 0o022 {
         0 => None,
-        bits if bits & 0o002 != 0 => Some((path.into(), Writer::Everybody)),
-        _ => Some((path.into(), Writer::Group)),
+        bits if bits & 0o002 != 0 => Some(Writer::Everybody),
+        _ => Some(Writer::Group),
     }
 }
 
@@ -116,9 +114,50 @@ fn sandbox(version: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use outboxd_store::Verdict;
+    use tempfile::TempDir;
 
     use super::*;
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_plugin_that_everybody_may_write_is_not_hidden_by_a_folder_that_only_the_group_may() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("shop.wasm");
+        fs::write(&file, "").unwrap();
+        chmod(&file, 0o666);
+        chmod(dir.path(), 0o775);
+
+        let finding = folder(dir.path());
+
+        assert_eq!(finding.verdict, Verdict::Fail);
+        assert!(finding.found.contains("shop.wasm may be written by everybody"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_folder_that_everybody_may_replace_is_not_hidden_by_a_plugin_that_only_the_group_may_write() {
+        let above = TempDir::new().unwrap();
+        let dir = above.path().join("plugins");
+        fs::create_dir(&dir).unwrap();
+        let file = dir.join("shop.wasm");
+        fs::write(&file, "").unwrap();
+        chmod(&file, 0o664);
+        chmod(&dir, 0o755);
+        chmod(above.path(), 0o777);
+
+        let open = folder(&dir);
+        chmod(above.path(), 0o1777);
+        let sticky = folder(&dir);
+
+        assert_eq!(open.verdict, Verdict::Fail, "{open:?}");
+        assert_eq!(sticky.verdict, Verdict::Warn, "{sticky:?}");
+        assert!(sticky.found.contains("shop.wasm may be written by its group"), "{sticky:?}");
+    }
 
     #[test]
     fn a_sandbox_below_the_floor_fails_and_this_binarys_does_not() {

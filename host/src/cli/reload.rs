@@ -1,6 +1,7 @@
 //! SIGHUP: reads `outboxd.toml` and the plugins folder again. What can change without a restart does: `[secrets]` and
 //! `[retention]`. What cannot is named. A file that is wrong changes nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,33 +67,107 @@ impl Reload {
 
 /// The keys that differ and cannot change in a running relay, as `run --check` names them.
 fn needs_restart(running: &Config, read: &Config) -> Vec<String> {
-    let (old, new) = (entries(&configuration(running)), entries(&configuration(read)));
-    let changed =
-        old.iter().filter(|entry| !new.contains(entry)).chain(new.iter().filter(|entry| !old.contains(entry)));
-    let mut keys: Vec<String> =
-        changed.map(|(key, _)| key.clone()).filter(|key| !key.starts_with("retention.")).collect();
-    if deletes_at_once(running) != deletes_at_once(read) {
-        keys.push("retention.delivered".into());
-    }
-    keys.sort();
-    keys.dedup();
-    keys
+    let (old, new) = (entries(running), entries(read));
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let stays = |key: &&String| match key.as_str() {
+        "retention.delivered" => deletes_at_once(running) != deletes_at_once(read),
+        "retention.dead" => false,
+        key => old.get(key) != new.get(key),
+    };
+    keys.into_iter().filter(stays).cloned().collect()
 }
 
 fn deletes_at_once(config: &Config) -> bool {
     config.retention.delivered == Some(Duration::ZERO)
 }
 
-/// Each `key = value` with its section. Comments, secrets among them, are not keys.
-fn entries(text: &str) -> Vec<(String, String)> {
-    let mut section = String::new();
-    let mut entries = Vec::new();
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            section = format!("{name}.");
-        } else if let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
-            entries.push((format!("{section}{key}"), value.to_owned()));
+/// Each value under its whole key, `relay.lease`. Secrets are not among them: the text never shows one.
+fn entries(config: &Config) -> BTreeMap<String, toml::Value> {
+    let text = configuration(config);
+    let table: toml::Table = text.parse().expect("what is printed of a configuration is one");
+    let mut entries = BTreeMap::new();
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(section) => {
+                entries.extend(section.into_iter().map(|(inner, value)| (format!("{key}.{inner}"), value)));
+            }
+            value => {
+                entries.insert(key, value);
+            }
         }
     }
     entries
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::plugin::PluginOptions;
+
+    /// A relay's share in a reload, and the folder that its configuration is in.
+    fn running(text: &str) -> (Reload, TempDir) {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("outboxd.toml");
+        std::fs::write(&file, text).unwrap();
+        let global = Global { config: Some(file), ..Global::default() };
+        let overrides = Overrides { plugins: Some(dir.path().join("plugins")), ..Overrides::default() };
+        let config = settings::load(&global, overrides.clone(), Purpose::Plugins).unwrap();
+        let options = PluginOptions { cache_dir: None, ..settings::plugin_options(&config, vec![]) };
+        let plugins = PluginHost::start(options).unwrap();
+        let retention = Arc::new(ArcSwap::from_pointee(config.retention));
+        (Reload { global, overrides, config, retention, plugins }, dir)
+    }
+
+    /// What the retention is after `text` was written over the configuration and SIGHUP came, and what waits for a restart.
+    fn reload(reload: &mut Reload, text: &str) -> (Retention, Vec<String>) {
+        let before = reload.config.clone();
+        std::fs::write(reload.global.config.as_ref().unwrap(), text).unwrap();
+        let read = settings::load(&reload.global, reload.overrides.clone(), Purpose::Plugins);
+        let restart = read.map(|read| needs_restart(&before, &read)).unwrap_or_default();
+        reload.reload();
+        (**reload.retention.load(), restart)
+    }
+
+    const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
+
+    #[tokio::test]
+    async fn retention_is_as_the_file_says_after_a_hangup() {
+        let (mut relay, _dir) = running("[retention]\ndelivered = \"7d\"");
+
+        let changed = reload(&mut relay, "[retention]\ndelivered = \"1h\"\ndead = \"1h\"");
+        let wrong = reload(&mut relay, "[retention]\ndelivered = \"soon\"");
+
+        assert_eq!(changed, (Retention { delivered: HOUR, dead: HOUR }, vec![]));
+        assert_eq!(wrong.0, changed.0, "a file that is wrong changes nothing");
+    }
+
+    #[tokio::test]
+    async fn to_delete_at_once_or_no_longer_waits_for_a_restart_and_the_rest_does_not() {
+        let (mut keeps, _dir) = running("[retention]\ndelivered = \"1h\"");
+        let (mut deletes, _other) = running("[retention]\ndelivered = \"0s\"");
+
+        let keeps = reload(&mut keeps, "[retention]\ndelivered = \"0s\"\ndead = \"1h\"");
+        let deletes = reload(&mut deletes, "[retention]\ndelivered = \"1h\"\ndead = \"1h\"");
+
+        let restart = vec!["retention.delivered".to_owned()];
+        assert_eq!(keeps, (Retention { delivered: HOUR, dead: HOUR }, restart.clone()));
+        assert_eq!(deletes, (Retention { delivered: Some(Duration::ZERO), dead: HOUR }, restart));
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_restart_is_named_by_its_key_and_a_new_secret_is_not() {
+        let (mut relay, dir) = running("watch = \"off\"");
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "s3cret-canary").unwrap();
+
+        let text = format!(
+            "listen_database = \"postgres://b\"\n[relay]\ngrace = \"9s\"\n[sandbox]\nhosts = [\"https://a.example\"]\n\
+             [secrets]\nKEY = {{ file = {secret:?} }}"
+        );
+        let (_, restart) = reload(&mut relay, &text);
+
+        assert_eq!(restart, ["listen_database", "relay.grace", "sandbox.hosts", "watch"]);
+    }
 }

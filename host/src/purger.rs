@@ -71,3 +71,53 @@ fn word(state: Finished) -> &'static str {
         Finished::Dead => State::Dead.as_str(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outboxd_core::{AttemptRecord, Lane, Settlement, Transition};
+    use outboxd_store::{MemoryMessage, MemoryStore, MessageFilter, OutboxStore as _};
+
+    use super::*;
+
+    /// Longer than any wait between two rounds.
+    const ROUND: Duration = Duration::from_secs(61);
+
+    async fn delivered() -> Arc<MemoryStore> {
+        let store = Arc::new(MemoryStore::default());
+        store.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+        let lanes = [Lane { topic: "a".into(), slots: 1 }];
+        let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.unwrap().remove(0);
+        let record = AttemptRecord {
+            attempt: claim.attempt,
+            took: Duration::ZERO,
+            http_status: None,
+            response_excerpt: None,
+            digest: None,
+        };
+        let transition = Transition::Delivered;
+        store
+            .settle(&[Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }])
+            .await
+            .unwrap();
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retention_that_changes_counts_from_the_next_round_on() {
+        let store = delivered().await;
+        let kept = |delivered| Retention { delivered, dead: None };
+        let retention = Arc::new(ArcSwap::from_pointee(kept(None)));
+        let end = CancellationToken::new();
+        let purger = tokio::spawn(purge_until(store.clone(), retention.clone(), end.clone()));
+        let rows = async || store.list(&MessageFilter::default(), None, 10).await.unwrap().len();
+
+        sleep(ROUND).await;
+        assert_eq!(rows().await, 1, "for ever");
+        retention.store(Arc::new(kept(Some(Duration::from_secs(1)))));
+        sleep(ROUND).await;
+        assert_eq!(rows().await, 0);
+
+        end.cancel();
+        purger.await.unwrap();
+    }
+}

@@ -47,9 +47,8 @@ fn systemd_is_told_ready_alive_reloading_and_stopping() {
 }
 
 #[test]
-fn a_hangup_takes_new_retention_and_finds_new_plugins_and_names_what_needs_a_restart() {
+fn a_hangup_finds_new_plugins_and_names_what_needs_a_restart() {
     let stage = Stage::sqlite();
-    stage.configure("[retention]\ndelivered = \"100d\"");
     let text = std::fs::read_to_string(stage.config()).expect("the configuration");
     std::fs::write(stage.config(), format!("watch = \"off\"\n{text}")).expect("written");
     let relay = stage.relay();

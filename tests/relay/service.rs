@@ -136,4 +136,9 @@ fn completions_and_the_manual_are_generated() {
     assert_eq!(String::from_utf8_lossy(&completed.stdout).trim(), "redrive");
     let page = run(&["man"]);
     assert!(page.starts_with(".ie") && page.contains("OUTBOXD REDRIVE") && page.contains("SYNOPSIS"), "{page}");
+    let page = page.replace("\\-", "-");
+    let (_, list) = page.split_once(".SH \"OUTBOXD MESSAGES LIST\"").expect("a section of its own");
+    let list = list.split(".SH \"OUTBOXD").next().expect("the section ends");
+    assert!(list.contains("--state") && list.contains("--limit"), "{list}");
+    assert!(page.contains("OUTBOXD PLUGIN CHECK") && !page.contains("OUTBOXD MESSAGES HELP"), "{page}");
 }

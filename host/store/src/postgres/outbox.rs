@@ -41,7 +41,7 @@ impl OutboxStore for Postgres {
             })
             .await?;
         if let Some(listener) = self.listener.as_ref().filter(|_| !rows.is_empty()) {
-            listener.awake();
+            listener.claimed();
         }
         claims(rows)
     }

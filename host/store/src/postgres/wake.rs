@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outboxd_core::quoted;
@@ -26,8 +26,15 @@ const BELIEVED_FOR: Duration = Duration::from_secs(15);
 
 /// A publish that looked for sleepers just before we said so, and commits just after, notifies nobody. So we look again, so
 /// long after saying it; the poll finds what commits later.
-const LOOK_AGAIN_AFTER: [Duration; 4] =
-    [Duration::from_millis(5), Duration::from_millis(25), Duration::from_millis(125), Duration::from_millis(500)];
+/// Each time twice as long: what such a commit waits is never more than it took itself, or the first of these.
+const LOOK_AGAIN_AFTER_MS: [u64; 8] = [4, 8, 16, 32, 64, 128, 256, 512];
+
+/// Claims that follow each other within this are a streak.
+const STREAK_GAP: Duration = Duration::from_millis(5);
+
+/// After a streak so long the relay is busy: it says that it is awake, so that producers need not notify it. One that is not
+/// stays a sleeper while it claims: to say it for every message would cost two writes each, and a gap that nobody notifies in.
+const BUSY_AFTER: Duration = Duration::from_millis(50);
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -36,6 +43,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// the relay sleeps. Opens a new connection after any loss; meanwhile the poll finds what is due.
 pub(crate) struct Listener {
     asleep: watch::Sender<bool>,
+    streak: Mutex<Option<Streak>>,
     task: JoinHandle<()>,
 }
 
@@ -50,7 +58,7 @@ impl Listener {
             signal,
             asleep: told,
         };
-        Ok(Listener { asleep, task: tokio::spawn(work.listen()) })
+        Ok(Listener { asleep, streak: Mutex::default(), task: tokio::spawn(work.listen()) })
     }
 
     /// The relay found nothing and is about to wait.
@@ -58,13 +66,38 @@ impl Listener {
         self.say(true);
     }
 
-    /// The relay has work, and looks again when that is done.
-    pub(crate) fn awake(&self) {
-        self.say(false);
+    /// The relay claimed something, and looks again before it waits.
+    pub(crate) fn claimed(&self) {
+        let now = Instant::now();
+        // Sound if a holder panicked: it is replaced whole.
+        let mut streak = self.streak.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasting = Streak::with_claim(*streak, now);
+        *streak = Some(lasting);
+        if lasting.is_busy() {
+            self.say(false);
+        }
     }
 
     fn say(&self, asleep: bool) {
         self.asleep.send_if_modified(|said| std::mem::replace(said, asleep) != asleep);
+    }
+}
+
+/// Claims that followed each other closely.
+#[derive(Clone, Copy)]
+struct Streak {
+    first: Instant,
+    last: Instant,
+}
+
+impl Streak {
+    fn with_claim(streak: Option<Streak>, now: Instant) -> Streak {
+        let goes_on = streak.filter(|streak| now.saturating_duration_since(streak.last) <= STREAK_GAP);
+        Streak { first: goes_on.map_or(now, |streak| streak.first), last: now }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.last.saturating_duration_since(self.first) >= BUSY_AFTER
     }
 }
 
@@ -148,13 +181,13 @@ impl Work {
                         return error;
                     }
                     let said_at = Instant::now();
-                    looks = if *self.asleep.borrow() { LOOK_AGAIN_AFTER.iter() } else { [].iter() };
-                    look = looks.next().map(|after| said_at + *after);
+                    looks = if *self.asleep.borrow() { LOOK_AGAIN_AFTER_MS.iter() } else { [].iter() };
+                    look = looks.next().map(|after| said_at + Duration::from_millis(*after));
                 }
                 () = sleep_until(next) => match look {
                     Some(looked) => {
                         self.signal.nudge();
-                        look = looks.next().map(|after| looked + *after);
+                        look = looks.next().map(|after| looked + Duration::from_millis(*after));
                     }
                     None => if let Err(error) = self.say(listener).await {
                         return error;
@@ -177,5 +210,36 @@ impl Work {
             Ok(result) => Ok(result.map(|_| ())?),
             Err(_) => Err(StoreError::late(GIVE_UP_MARGIN)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the relay is busy after claims with these pauses between them.
+    fn busy_after(gaps: &[Duration]) -> bool {
+        let mut now = Instant::now();
+        let mut streak = Streak::with_claim(None, now);
+        for gap in gaps {
+            now += *gap;
+            streak = Streak::with_claim(Some(streak), now);
+        }
+        streak.is_busy()
+    }
+
+    #[test]
+    fn a_relay_is_busy_once_its_claims_have_followed_each_other_for_a_while() {
+        assert!(!busy_after(&[]));
+        assert!(!busy_after(&[Duration::from_millis(5); 9]));
+        assert!(busy_after(&[Duration::from_millis(5); 10]));
+    }
+
+    #[test]
+    fn a_pause_between_claims_ends_the_streak() {
+        assert!(!busy_after(&[Duration::from_millis(6); 100]));
+        let mut gaps = [Duration::from_millis(5); 15];
+        gaps[8] = Duration::from_millis(6);
+        assert!(!busy_after(&gaps));
     }
 }

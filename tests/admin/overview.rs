@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
+use outboxd::metrics::Snapshot;
 use outboxd_core::{Admission, Claim, Outcome};
-use outboxd_store::{MemoryStore, TopicStats};
+use outboxd_store::{Listening, MemoryStore, SnapshotHolder, TopicStats};
 use serde_json::Value;
 
 use crate::router::{admin, get};
 
 /// Handles every topic but `unrouted`; `parked` is parked.
-struct OneParked;
+pub struct OneParked;
 
 impl Handlers for OneParked {
     fn route(&self, topic: &str) -> Option<Route> {
@@ -67,4 +68,28 @@ async fn topics_that_wait_for_a_person_come_first() {
         stats.as_array().expect("a list").iter().filter(|stats| stats["parked"] == true).collect();
     assert_eq!(parked.len(), 1);
     assert_eq!(parked[0]["topic"], "parked");
+}
+
+#[tokio::test]
+async fn a_lost_listener_and_who_holds_an_old_snapshot_are_said() {
+    let admin = admin(Arc::new(MemoryStore::default()), vec![], vec![]);
+    let page_with = async |listening, age_s| {
+        let holder = SnapshotHolder {
+            holder: "pid 7 (report), idle in transaction".into(),
+            age_s: Some(age_s),
+            query: Some("select <b>".into()),
+        };
+        let now = Some(tokio::time::Instant::now());
+        let snapshot =
+            Snapshot { answered_at: now, counted_at: now, listening, holder: Some(holder), ..Snapshot::default() };
+        admin.snapshot.store(Arc::new(snapshot));
+        get(&admin, "/").await.text
+    };
+
+    let well = page_with(Listening::Yes, 3.0).await;
+    let ill = page_with(Listening::Lost, 600.0).await;
+
+    assert!(!well.contains("pid 7") && !well.contains("Notifications"), "{well}");
+    assert!(ill.contains("Notifications do not reach this relay"), "{ill}");
+    assert!(ill.contains("for 10 min by pid 7 (report), idle in transaction: select &lt;b&gt;"), "{ill}");
 }

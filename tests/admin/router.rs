@@ -42,8 +42,8 @@ pub fn admin(store: Arc<dyn OutboxAdmin>, topics: Vec<TopicStats>, plugins: Vec<
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot {
             answered_at: now,
             counted_at: now,
-            changed_at: None,
             topics,
+            ..Snapshot::default()
         })),
         recent: Arc::new(Recent::default()),
         store,

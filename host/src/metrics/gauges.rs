@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metrics::gauge;
-use outboxd_store::{OutboxAdmin, TopicStats};
+use outboxd_store::{Listening, OutboxAdmin, SnapshotHolder, TopicStats};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,9 @@ pub struct Snapshot {
     /// When a person changed a topic, here, last.
     pub changed_at: Option<Instant>,
     pub topics: Vec<TopicStats>,
+    /// Who holds the database's oldest snapshot.
+    pub holder: Option<SnapshotHolder>,
+    pub listening: Listening,
 }
 
 impl Snapshot {
@@ -48,7 +51,14 @@ pub async fn watch_until(
     loop {
         // Apart from counting, which may be slow or time out in a large table whose database answers well.
         let answered_at = store.ping().await.ok().map(|()| Instant::now());
-        latest.rcu(|last| Snapshot { answered_at, ..Snapshot::clone(last) });
+        let listening = store.listening();
+        // Nobody, too, where it cannot be asked: what is gone must not stand there.
+        let holder = match answered_at {
+            Some(_) => store.oldest_snapshot().await.ok().flatten(),
+            None => None,
+        };
+        show_database(listening, holder.as_ref());
+        latest.rcu(|last| Snapshot { answered_at, listening, holder: holder.clone(), ..Snapshot::clone(last) });
         let started = Instant::now();
         // Claiming says that the database is away; here it only ages the snapshot.
         if answered_at.is_some() && count_at <= started {
@@ -73,6 +83,13 @@ pub async fn watch_until(
             return;
         }
     }
+}
+
+fn show_database(listening: Listening, holder: Option<&SnapshotHolder>) {
+    if listening != Listening::Never {
+        gauge!("outboxd_listener_up").set(f64::from(u8::from(listening == Listening::Yes)));
+    }
+    gauge!("outboxd_oldest_snapshot_seconds").set(holder.and_then(|holder| holder.age_s).unwrap_or(0.0));
 }
 
 fn show(topics: &[TopicStats], handlers: &dyn Handlers, shown: &mut HashSet<String>) {

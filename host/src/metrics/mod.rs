@@ -40,6 +40,14 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!("outboxd_oldest_due_seconds", "How long the oldest due message of a topic has been waiting");
     describe_gauge!("outboxd_unrouted_messages", "Live messages of a topic that no plugin handles");
     describe_gauge!("outboxd_topics_parked", "1 where a topic waits because its plugin is unhealthy");
+    describe_gauge!(
+        "outboxd_listener_up",
+        "1 while notifications of new messages reach this relay, 0 while it only polls"
+    );
+    describe_gauge!(
+        "outboxd_oldest_snapshot_seconds",
+        "Age of the transaction that keeps dead rows from being removed"
+    );
     describe_gauge!("outboxd_plugin_info", "1 for each plugin version that serves");
     describe_counter!("outboxd_claimed_total", "Messages claimed");
     describe_counter!("outboxd_settled_total", "Attempts settled, by result: delivered, retry, dead, released");

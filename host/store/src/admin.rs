@@ -57,6 +57,57 @@ pub trait OutboxAdmin: Send + Sync {
 
     /// Answers when the database does.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Who holds the oldest snapshot, whose end dead rows wait for. Nobody where the database has no such thing.
+    async fn oldest_snapshot(&self) -> Result<Option<SnapshotHolder>, StoreError> {
+        Ok(None)
+    }
+
+    /// Whether notifications reach this process. Asks nobody.
+    fn listening(&self) -> Listening {
+        Listening::Never
+    }
+}
+
+/// Who holds the oldest snapshot of a database.
+#[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
+pub struct SnapshotHolder {
+    /// A session by its pid, a prepared transaction or a replication slot by its name.
+    pub holder: String,
+    /// For how long. Seconds. Nothing where it cannot be known: of a slot, or where the role may not see it.
+    pub age_s: Option<f64>,
+    /// What it runs, or ran last.
+    pub query: Option<String>,
+}
+
+impl SnapshotHolder {
+    /// Who, for how long, and with which query, on one line.
+    pub fn told(&self) -> String {
+        let age = self.age_s.map_or("for an unknown time".into(), |age| format!("for {}", spoken(age)));
+        let query = self.query.as_deref().map(|query| query.split_whitespace().collect::<Vec<_>>().join(" "));
+        let query = query.map(|query| format!(": {}", query.chars().take(120).collect::<String>())).unwrap_or_default();
+        format!("{age} by {}{query}", self.holder)
+    }
+}
+
+/// A time as people say it.
+pub(crate) fn spoken(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.0} h", s / 3600.0),
+    }
+}
+
+/// Whether a relay is told of new messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listening {
+    /// It is not meant to be told by a connection: settings or the database say so.
+    #[default]
+    Never,
+    Yes,
+    /// The connection is gone and a new one is tried; the poll finds what is due.
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

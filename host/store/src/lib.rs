@@ -23,7 +23,8 @@ mod table;
 mod wake;
 
 pub use admin::{
-    Changed, Finished, HistoryEntry, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, TopicStats,
+    Changed, Finished, HistoryEntry, Listening, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection,
+    SnapshotHolder, TopicStats,
 };
 pub use connect::Store;
 pub use doctor::{Finding, Verdict, examine};

@@ -4,6 +4,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::Html;
 use maud::{Markup, html};
+use outboxd_store::{Listening, SnapshotHolder};
 
 use super::layout::{Notice, link, moment, page, text};
 use super::{Admin, Trouble};
@@ -41,6 +42,13 @@ pub async fn show(
 fn counted(snapshot: &Snapshot) -> Markup {
     html! {
         @if !snapshot.answers() { p.problem { "The database does not answer." } }
+        @if snapshot.answers() && snapshot.listening == Listening::Lost {
+            p.problem { "Notifications do not reach this relay: it finds new messages by polling alone." }
+        }
+        @if let Some(holder) = snapshot.holder.as_ref().filter(|holder| is_old(holder)) {
+            p.problem { "Dead rows cannot be removed, and claims get slower: the oldest snapshot is held "
+                (text(&holder.told(), 400)) }
+        }
         @match snapshot.counted_at {
             Some(at) => {
                 p.hint { "Counted " (span(at.elapsed().as_secs() * 1000)) " ago." }
@@ -49,6 +57,11 @@ fn counted(snapshot: &Snapshot) -> Markup {
             None => p.hint { "Nothing has been counted yet." },
         }
     }
+}
+
+/// Old enough to be said: doctor's default.
+fn is_old(holder: &SnapshotHolder) -> bool {
+    holder.age_s.is_some_and(|age| age > 60.0)
 }
 
 fn topic_table(admin: &Admin, topics: &[Topic]) -> Markup {

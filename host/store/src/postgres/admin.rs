@@ -6,10 +6,12 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
+use super::wake::Listener;
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
 use crate::row::{DetailRow, StatsRow, SummaryRow, milliseconds};
 use crate::{
-    Changed, Finished, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, StoreError, TopicStats,
+    Changed, Finished, Listening, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, SnapshotHolder,
+    StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -116,6 +118,18 @@ impl OutboxAdmin for Postgres {
     async fn ping(&self) -> Result<(), StoreError> {
         let sql = AssertSqlSafe(self.sql.ping.clone());
         self.change(move || sqlx::query(sql)).await.map(|_| ())
+    }
+
+    async fn oldest_snapshot(&self) -> Result<Option<SnapshotHolder>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.oldest_snapshot.clone());
+        let prepared = self.prepared;
+        self.people
+            .run(move |connection| Box::pin(sqlx::query_as(sql).persistent(prepared).fetch_optional(connection)))
+            .await
+    }
+
+    fn listening(&self) -> Listening {
+        self.listener.as_ref().map_or(Listening::Never, Listener::state)
     }
 }
 

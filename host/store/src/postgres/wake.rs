@@ -15,7 +15,7 @@ use super::connect::{GIVE_UP_MARGIN, parse};
 use crate::row::milliseconds;
 use crate::table::Names;
 use crate::wake::Signal;
-use crate::{StoreError, StoreOptions};
+use crate::{Listening, StoreError, StoreOptions};
 
 /// A connection that has been silent so long is asked whether it is alive: a half-open one never tells. A sleeper says again
 /// that it sleeps.
@@ -44,12 +44,14 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Listener {
     asleep: watch::Sender<bool>,
     streak: Mutex<Option<Streak>>,
+    listens: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
 impl Listener {
     pub(crate) fn start(options: &StoreOptions, signal: Arc<Signal>) -> Result<Self, StoreError> {
         let (asleep, told) = watch::channel(false);
+        let (up, listens) = watch::channel(false);
         let work = Work {
             options: parse(options.listen_url.as_deref().unwrap_or(&options.url))?.application_name("outboxd listener"),
             channel: options.table.channel(),
@@ -57,8 +59,13 @@ impl Listener {
             relay: Uuid::new_v4(),
             signal,
             asleep: told,
+            up,
         };
-        Ok(Listener { asleep, streak: Mutex::default(), task: tokio::spawn(work.listen()) })
+        Ok(Listener { asleep, streak: Mutex::default(), listens, task: tokio::spawn(work.listen()) })
+    }
+
+    pub(crate) fn state(&self) -> Listening {
+        if *self.listens.borrow() { Listening::Yes } else { Listening::Lost }
     }
 
     /// The relay found nothing and is about to wait.
@@ -115,6 +122,7 @@ struct Work {
     relay: Uuid,
     signal: Arc<Signal>,
     asleep: watch::Receiver<bool>,
+    up: watch::Sender<bool>,
 }
 
 impl Work {
@@ -131,7 +139,10 @@ impl Work {
                     // What was published while nobody listened.
                     self.signal.raise();
                     backoff = BACKOFF_MIN;
-                    self.receive(&mut listener).await
+                    self.up.send_replace(true);
+                    let lost = self.receive(&mut listener).await;
+                    self.up.send_replace(false);
+                    lost
                 }
                 Err(error) => error,
             };

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Holder, Server, Table, VERSION_MIN};
+use super::{Server, Table, VERSION_MIN};
+use crate::SnapshotHolder;
+use crate::admin::spoken;
 use crate::doctor::{Finding, GRANTS};
 
 pub(super) fn server(server: &Server, took: Duration) -> Finding {
@@ -93,13 +95,10 @@ pub(super) fn vacuum(server: &Server, table: &Table) -> Finding {
     Finding::ok(CHECK, found)
 }
 
-pub(super) fn snapshot(holder: Option<&Holder>, sees_all: bool, longest: Duration) -> Finding {
+pub(super) fn snapshot(holder: Option<&SnapshotHolder>, sees_all: bool, longest: Duration) -> Finding {
     const CHECK: &str = "snapshot";
     let Some(holder) = holder else { return Finding::ok(CHECK, "nobody holds one") };
-    let age = holder.age_s.map_or("for an unknown time".into(), |age| format!("for {}", spoken(age)));
-    let query = holder.query.as_deref().map(|query| query.split_whitespace().collect::<Vec<_>>().join(" "));
-    let query = query.map(|query| format!(": {}", query.chars().take(120).collect::<String>())).unwrap_or_default();
-    let found = format!("the oldest is held {age} by {}{query}", holder.holder);
+    let found = format!("the oldest is held {}", holder.told());
     let advice = "end it (select pg_terminate_backend(PID), rollback prepared, or drop the slot): until then no dead row goes away";
     match holder.age_s {
         Some(age) if age > longest.as_secs_f64() => Finding::warn(CHECK, found, advice),
@@ -110,14 +109,6 @@ pub(super) fn snapshot(holder: Option<&Holder>, sees_all: bool, longest: Duratio
             Finding::warn(CHECK, found, "grant pg_read_all_stats to this role, to see whose and how old it is")
         }
         None => Finding::ok(CHECK, found),
-    }
-}
-
-fn spoken(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.0} h", s / 3600.0),
     }
 }
 
@@ -170,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_whose_age_may_not_be_known_asks_for_the_privilege() {
-        let holder = Holder { holder: "pid 7".into(), age_s: None, query: None };
+        let holder = SnapshotHolder { holder: "pid 7".into(), age_s: None, query: None };
 
         let finding = snapshot(Some(&holder), false, Duration::from_secs(60));
 

@@ -13,7 +13,7 @@ use super::Statements;
 use super::connect::plain;
 use crate::doctor::{Finding, GRANTS, clock, indexes, schema};
 use crate::table::Names;
-use crate::{StoreError, StoreOptions};
+use crate::{SnapshotHolder, StoreError, StoreOptions};
 
 /// Each step of the examination may take so long.
 const STEP_MAX: Duration = Duration::from_secs(5);
@@ -46,15 +46,6 @@ struct Table {
     missing_indexes: Vec<String>,
     unused_indexes: Vec<String>,
     missing_privileges: Vec<String>,
-}
-
-/// Who holds the oldest snapshot.
-#[derive(FromRow)]
-pub(crate) struct Holder {
-    pub(crate) holder: String,
-    /// Nothing where this role may not know it.
-    pub(crate) age_s: Option<f64>,
-    pub(crate) query: Option<String>,
 }
 
 pub(crate) async fn examine(options: &StoreOptions, snapshot_max: Duration) -> Vec<Finding> {
@@ -117,7 +108,7 @@ async fn look(
         Err(StoreError::Broken(error)) => findings.push(Finding::fail("privileges", error, GRANTS)),
         Err(error) => return Err(error),
     }
-    let holder: Option<Holder> = within(async {
+    let holder: Option<SnapshotHolder> = within(async {
         Ok(sqlx::query_as(AssertSqlSafe(sql.oldest_snapshot))
             .persistent(false)
             .fetch_optional(&mut *connection)

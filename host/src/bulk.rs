@@ -38,12 +38,13 @@ fn after(changed: &u64) -> String {
     if *changed == 0 { String::new() } else { format!("{changed} messages were changed, then it stopped: ") }
 }
 
-/// Changes at most `limit` messages.
+/// Changes at most `limit` messages. `progress` hears after each batch how many are changed so far.
 pub async fn change(
     store: &dyn OutboxAdmin,
     change: Change,
     selection: &Selection,
     limit: u64,
+    progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Done, Broken> {
     let (mut most, batch_max) = match selection {
         // In one statement: what was made due is still pending, and a second one would count it again.
@@ -61,6 +62,7 @@ pub async fn change(
         let batch_changed = batch_changed.map_err(|error| Broken { changed, error })?;
         let is_first = changed == 0;
         changed += batch_changed;
+        progress(changed);
         if batch_changed < u64::from(batch) {
             return Ok(Done { changed, more: false });
         }

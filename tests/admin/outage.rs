@@ -1,7 +1,7 @@
 //! A database that fails, is away, or answers slowly: what the page and the API say then.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -175,9 +175,13 @@ async fn a_redrive_ends_though_everything_dies_again() {
     store.counts.add_permits(1);
 
     let change = Change::Redrive { spacing: Duration::ZERO };
-    let done = bulk::change(&*store, change, &ALL, u64::MAX).await.expect("in memory");
+    let progress: Mutex<Vec<u64>> = Mutex::default();
+    let done = bulk::change(&*store, change, &ALL, u64::MAX, &|count| progress.lock().expect("sound").push(count))
+        .await
+        .expect("in memory");
 
     assert_eq!(done, Done { changed: 500 + 1100, more: false }, "a batch, and all that were dead after it");
+    assert_eq!(progress.into_inner().expect("sound"), [500, 1000, 1500, 1600], "told after each batch");
 }
 
 #[tokio::test(start_paused = true)]

@@ -164,3 +164,34 @@ fn check_prints_the_resolved_configuration_without_secrets() {
     std::fs::write(stage.config(), &printed).expect("written");
     assert_eq!(stage.outboxd(&["run", "--check"]).ok(), printed);
 }
+
+/// Runs a command on a terminal; answers what both streams show there.
+fn on_a_terminal(stage: &Stage, args: &[&str]) -> String {
+    let outboxd = stage.command(args);
+    let words = std::iter::once(outboxd.get_program()).chain(outboxd.get_args());
+    let line = words.map(|word| format!("'{}'", word.to_str().expect("text"))).collect::<Vec<_>>().join(" ");
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]).current_dir(stage.path());
+    script.envs(outboxd.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("TERM", "xterm");
+    let output = script.stdin(std::process::Stdio::null()).output().expect("script (Debian: bsdutils) runs");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{shown}");
+    shown
+}
+
+#[test]
+fn long_work_shows_its_progress_on_a_terminal_and_nowhere_else() {
+    let stage = Stage::sqlite();
+    let ids = stage.publish_lines("orders", &vec!["{}".into(); 1200]);
+    let discard: Vec<&str> = ["messages", "discard"].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    stage.outboxd(&discard).ok();
+
+    let redriving = on_a_terminal(&stage, &["redrive", "--all", "--rate", "1000000/s"]);
+    stage.outboxd(&discard).ok();
+    let deleting = on_a_terminal(&stage, &["purge", "--state", "dead", "--older-than", "0s"]);
+    let piped = stage.outboxd(&["purge", "--state", "dead", "--older-than", "0s"]);
+
+    assert!(redriving.contains("redriving: ") && redriving.contains("1200 dead letters go round again"), "{redriving}");
+    assert!(deleting.contains("deleting: ") && deleting.contains("1200 dead messages are deleted"), "{deleting}");
+    assert_eq!((piped.stdout.as_str(), piped.stderr.as_str()), ("0 dead messages are deleted\n", ""));
+}

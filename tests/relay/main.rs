@@ -10,6 +10,7 @@ mod doctor;
 mod edges;
 mod fairness;
 mod idempotency_page;
+mod json;
 mod layering;
 mod operations;
 mod outcomes;

@@ -42,7 +42,7 @@ pub async fn act(admin: &Admin, action: Action, selection: Selection) -> Result<
         Action::RetryNow => Change::RetryNow,
         Action::Discard => Change::Discard,
     };
-    Ok(bulk::change(&*admin.store, change, &selection, MESSAGES_MAX).await?)
+    Ok(bulk::change(&*admin.store, change, &selection, MESSAGES_MAX, &|_| {}).await?)
 }
 
 /// Carries `action` out. The numbers in memory are put right at once, since people look there next.

@@ -8,6 +8,7 @@ mod message_texts;
 mod messages;
 mod output;
 mod plugin;
+mod progress;
 mod publish;
 mod purge;
 mod redrive;

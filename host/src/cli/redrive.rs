@@ -9,6 +9,7 @@ use outboxd_store::Selection;
 
 use super::args::{Global, RedriveArgs};
 use super::output;
+use super::progress::Progress;
 use super::settings::{WrongSettings, connect, parsed};
 use crate::bulk::{self, Change};
 
@@ -16,7 +17,10 @@ pub async fn redrive(global: &Global, args: RedriveArgs) -> anyhow::Result<()> {
     let selection = selection(&args)?;
     let store = connect(global).await?;
     let spacing = Duration::try_from_secs_f64(1.0 / args.rate).unwrap_or(Duration::MAX);
-    let done = bulk::change(&*store.admin, Change::Redrive { spacing }, &selection, u64::MAX).await?;
+    let progress = Progress::new("redriving");
+    let change = Change::Redrive { spacing };
+    let done = bulk::change(&*store.admin, change, &selection, u64::MAX, &|count| progress.at(count)).await?;
+    drop(progress);
     output::line(said(done.changed, spacing));
     if let Selection::Ids(ids) = selection
         && done.changed < ids.len() as u64

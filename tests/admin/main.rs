@@ -4,5 +4,6 @@
 mod actions;
 mod outage;
 mod overview;
+mod patience;
 mod router;
 mod xss;

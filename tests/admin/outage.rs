@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::overview::OneParked;
 use crate::router::{NoHandlers, admin, get, post_json, submit};
 
 const ALL: Selection = Selection::Matching { topic: None, reason: None };
@@ -186,7 +187,8 @@ async fn a_redrive_ends_though_everything_dies_again() {
 
 #[tokio::test(start_paused = true)]
 async fn the_page_says_that_the_database_is_away_and_how_old_the_numbers_are() {
-    let admin = admin(Arc::new(MemoryStore::default()), vec![], vec![]);
+    let mut admin = admin(Arc::new(MemoryStore::default()), vec![], vec![]);
+    admin.handlers = Arc::new(OneParked);
     assert!(!get(&admin, "/").await.text.contains("does not answer"));
     assert_eq!(get(&admin, "/readyz").await.status, StatusCode::OK);
 
@@ -204,6 +206,7 @@ async fn a_count_that_began_before_a_pause_does_not_undo_it() {
     store.put();
     let mut admin = admin(store.clone(), vec![], vec![]);
     admin.snapshot = Arc::default();
+    admin.handlers = Arc::new(OneParked);
     let end = CancellationToken::new();
     let watching = tokio::spawn(watch_until(store.clone(), Arc::new(NoHandlers), admin.snapshot.clone(), end.clone()));
     let begun = async || store.counting.acquire().await.expect("never closed").forget();

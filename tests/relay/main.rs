@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod edges;
 mod fairness;
+mod health;
 mod idempotency_page;
 mod json;
 mod layering;

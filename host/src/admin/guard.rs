@@ -5,13 +5,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
+
+use super::guesses::WITHIN;
 
 /// Why a request is not answered.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +23,10 @@ pub enum Refusal {
     /// A browser sent it for another site.
     CrossSite,
     Unauthorized,
+    /// Its peer named too many wrong tokens.
+    GuessedTooOften,
+    TooLarge,
+    TooSlow,
 }
 
 /// Checks a request to a server at `address`; `token` is required where there is one.
@@ -92,6 +98,12 @@ impl IntoResponse for Refusal {
                 let ask = [(WWW_AUTHENTICATE, "Basic realm=\"outboxd\", Bearer")];
                 (StatusCode::UNAUTHORIZED, ask, "the admin token is required\n").into_response()
             }
+            Refusal::GuessedTooOften => {
+                let wait = [(RETRY_AFTER, WITHIN.as_secs())];
+                (StatusCode::TOO_MANY_REQUESTS, wait, "too many wrong tokens from this address: wait\n").into_response()
+            }
+            Refusal::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the request is too large\n").into_response(),
+            Refusal::TooSlow => (StatusCode::REQUEST_TIMEOUT, "the request came too slowly\n").into_response(),
         }
     }
 }

@@ -51,6 +51,13 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let admin_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let chores = TaskTracker::new();
+    let end = CancellationToken::new();
+    // From the first moment: who watches this relay learns that it lives and waits, however long the database is down.
+    let served = Arc::new(ArcSwap::from_pointee(admin::starting(metrics.clone())));
+    if let Some(listener) = listener {
+        chores.spawn(admin::serve(listener, served.clone(), end.clone()));
+    }
     let store = match open(&config, &options, args.once, &shutdown).await? {
         Some(store) => store,
         None => return Ok(ExitCode::SUCCESS),
@@ -72,11 +79,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     }
 
     let drained = metrics.clone();
-    let chores = TaskTracker::new();
-    let end = CancellationToken::new();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
-    if let (Some(listener), Some(address)) = (listener, admin_address) {
-        info!("the admin page, health and metrics are served at http://{address}");
+    if let Some(address) = admin_address {
         let listed = plugins.clone();
         let admin = Admin {
             address,
@@ -88,12 +92,8 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
             handlers: handlers.clone(),
             plugins: Arc::new(move || listed.list()),
         };
-        let end = end.clone();
-        chores.spawn(async move {
-            if let Err(error) = admin::serve(listener, admin, end).await {
-                warn!("the admin address is no longer served: {error}");
-            }
-        });
+        served.store(Arc::new(admin::router(admin)));
+        info!("the admin page, health and metrics are served at http://{address}");
     }
     chores.spawn(metrics::upkeep_until(drained, end.clone()));
     chores.spawn(metrics::watch_until(store.admin.clone(), handlers, snapshot, end.clone()));

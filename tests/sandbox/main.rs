@@ -14,6 +14,8 @@ mod guest;
 mod harness;
 /// Everything a guest may try, one text each in `tests/guests/wat`.
 mod hostile;
+/// Everything that may lie in the folder and is no plugin.
+mod hostile_folder;
 /// Fresh and reused instances, profiles, and who gets the threads.
 mod instances;
 /// Each limit, obeyed and violated.

@@ -62,6 +62,7 @@ impl Hostile {
             hosts: vec![],
             private_networks: vec![],
             secrets: vec![],
+            limits: None,
             state: "bad",
             canary: None,
             error: Some(self.at("error")),

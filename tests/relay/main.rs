@@ -16,6 +16,8 @@ mod layering;
 mod operations;
 mod outcomes;
 mod page;
+mod plugin_folder;
+mod plugin_list;
 mod promises;
 mod publish_page;
 mod readme;

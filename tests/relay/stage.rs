@@ -146,13 +146,19 @@ impl Stage {
         self.start(&[], environment)
     }
 
-    fn start(&self, args: &[&str], environment: &[(&str, &str)]) -> RelayProcess {
+    /// Starts a relay with more arguments and more in its environment.
+    pub fn start(&self, args: &[&str], environment: &[(&str, &str)]) -> RelayProcess {
+        let mut command = self.command(&["run"]);
+        command.args(args).envs(environment.iter().copied());
+        self.spawn(command)
+    }
+
+    /// Starts a relay by a command that becomes one.
+    pub fn spawn(&self, mut command: Command) -> RelayProcess {
         let number = std::fs::read_dir(self.path()).expect("the folder").count();
         let log = self.path().join(format!("relay-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
-        let mut command = self.command(&["run"]);
-        command.envs(environment.iter().copied());
-        let child = command.args(args).stdout(Stdio::null()).stderr(stderr).spawn().expect("outboxd starts");
+        let child = command.stdout(Stdio::null()).stderr(stderr).spawn().expect("outboxd starts");
         RelayProcess { child, log }
     }
 }
@@ -198,6 +204,15 @@ impl RelayProcess {
 
     pub fn wait_for_log(&self, text: &str) {
         assert!(wait_for(PATIENCE, || self.log().contains(text)), "the log never said {text:?}:\n{}", self.log());
+    }
+
+    /// Where its admin page is served.
+    pub fn admin(&self) -> String {
+        const SERVED: &str = "are served at http://";
+        self.wait_for_log(SERVED);
+        let log = self.log();
+        let (_, address) = log.split_once(SERVED).expect("the address");
+        address.chars().take_while(|char| char.is_ascii_digit() || matches!(char, '.' | ':')).collect()
     }
 
     pub fn is_running(&mut self) -> bool {

@@ -139,10 +139,7 @@ fn what_is_checked_is_what_a_relay_lists() {
 
     let checked = stage.outboxd(&["plugin", "check", &verbs(&stage), "--json"]).ok();
     let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
-    relay.wait_for_log("are served at http://");
-    let log = relay.log();
-    let (_, served) = log.split_once("are served at http://").expect("the address");
-    let admin: String = served.chars().take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ':')).collect();
+    let admin = relay.admin();
     let list = |more: &[&str]| stage.outboxd(&[&["plugin", "list", "--admin", &admin], more].concat()).ok();
     let (listed, shown) = (list(&["--json"]), list(&[]));
 
@@ -163,7 +160,7 @@ fn what_a_relay_would_refuse_does_not_pass_the_check() {
 
     for (file, words) in [
         ("verbs.wasm", "would not be accepted: golden message first.json: expected cancel, came to success"),
-        ("two words.wasm", "would not be accepted: a plugin's name has at most 100 letters"),
+        ("two words.wasm", "would not be accepted: a plugin's name has at most 100 characters"),
         ("pipe.wasm", "would not be accepted: it is no regular file"),
     ] {
         let complaint = stage.outboxd(&["plugin", "check", &place(file)]).fails(1);

@@ -6,6 +6,7 @@ use outboxd_core::Outcome;
 
 use crate::guest::build;
 use crate::harness::{call, manifest, options};
+use crate::hostile_folder::nested;
 
 fn child() -> ChildCompiler {
     ChildCompiler::new(env!("CARGO_BIN_EXE_outboxd").into())
@@ -25,8 +26,8 @@ async fn a_child_compiles_what_this_process_then_runs() {
 
 #[tokio::test]
 async fn what_the_child_says_is_wrong_is_said() {
-    let mut component = build("(func $main (result i32) (call $ok))");
-    component.truncate(component.len() / 2);
+    // A section of types in which there is none.
+    let component = b"\0asm\x0d\0\x01\0\x07\x02\x01\xff".to_vec();
 
     let error = load(child(), component).await.err().unwrap();
 
@@ -65,6 +66,8 @@ async fn a_component_made_to_exhaust_compilers_ends_its_child_alone() {
     assert!(cpu.contains("1 s of computing"), "{cpu}");
     assert!(wall.contains("cannot be compiled within 0 s"), "{wall}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    let nesting = load(child(), nested(100_000)).await.err().unwrap();
+    println!("components within components: {nesting}");
     let plugin = load(child(), build("(func $main (result i32) (call $ok))")).await.unwrap();
     assert_eq!(call(&plugin, "{}").await.outcome, Outcome::Success);
 }

@@ -78,6 +78,25 @@ async fn a_version_goes_live_only_if_its_golden_messages_pass() {
     assert!(error.starts_with("golden message no-such-order.json: expected cancel, came to success"), "{error}");
 }
 
+#[tokio::test]
+async fn new_golden_messages_count_when_the_folder_is_read_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = dir.path().join("orders.tests/succeeds.json");
+    std::fs::create_dir(dir.path().join("orders.tests")).unwrap();
+    std::fs::write(dir.path().join("orders.wasm"), build("(func $main (result i32) (call $ok))")).unwrap();
+    std::fs::write(&golden, r#"{"expect": {"outcome": "retry"}}"#).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    assert_eq!(host.list()[0].state, "bad");
+
+    std::fs::write(&golden, r#"{"expect": {"outcome": "success"}}"#).unwrap();
+    host.scan_once().await;
+    assert_eq!(host.list()[0].state, "bad");
+    host.scan_anew().await;
+
+    assert_eq!((host.list()[0].state, &host.list()[0].error), ("live", &None));
+}
+
 fn start(dir: &Path) -> Arc<PluginHost> {
     let options = PluginOptions {
         dir: dir.into(),

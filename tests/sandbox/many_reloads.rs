@@ -10,9 +10,9 @@ use outboxd_core::Outcome;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::folder::{cancels, deliver, large, start};
 use crate::guest::build;
 use crate::harness::{claim, options};
-use crate::reload::{cancels, deliver, large, start};
 
 /// Calls a second while versions are swapped: as many from each caller.
 const CALLERS: u64 = 4;

@@ -1,53 +1,15 @@
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd::handler::CallControl;
-use outboxd::plugin::{PluginHost, PluginInfo, PluginOptions, Watch};
+use outboxd::plugin::{PluginHost, PluginOptions, Watch};
 use outboxd_core::{Admission, Outcome};
+use outboxd_test_support::guests;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::folder::{OK, Watching, cancels, deliver, entry, large, start, until, until_answers, watching};
 use crate::guest::build;
-use crate::harness::{cache, claim, options, word};
-
-const OK: &str = "(func $main (result i32) (call $ok))";
-
-/// A guest that is told apart by what it answers.
-pub(crate) fn cancels(text: &str) -> String {
-    format!(
-        "(data (i32.const 1024) \"{text}\") (func $main (result i32) (call $cancel (i32.const 1024) (i32.const {})))",
-        text.len()
-    )
-}
-
-pub(crate) fn start(dir: &Path) -> Arc<PluginHost> {
-    PluginHost::start(PluginOptions {
-        dir: dir.into(),
-        cache_dir: Some(cache().into()),
-        sandbox: options(),
-        ..PluginOptions::default()
-    })
-    .unwrap()
-}
-
-pub(crate) async fn deliver(host: &PluginHost, topic: &str) -> Option<Outcome> {
-    let route = host.handlers().route(topic)?;
-    let control = CallControl { stop: CancellationToken::new() };
-    Some(route.handler.handle(&claim("{}"), control).await.outcome)
-}
-
-fn entry(host: &PluginHost, name: &str) -> PluginInfo {
-    host.list().into_iter().find(|info| info.name == name).unwrap_or_else(|| panic!("{name} is not listed"))
-}
-
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(15);
-    while !condition().await {
-        assert!(Instant::now() < end, "{what}: not within 15 s");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
+use crate::harness::{claim, options, word};
 
 #[tokio::test]
 async fn a_file_in_the_folder_serves_the_topic_of_its_name() {
@@ -76,7 +38,8 @@ async fn a_bad_file_never_replaces_a_good_one_and_says_why() {
         (b"(component)".to_vec(), "text"),
         (wat::parse_str("(module)").unwrap(), "core WebAssembly module"),
         (wat::parse_str("(component)").unwrap(), "exports nothing"),
-        (build(OK)[..400].to_vec(), "cannot be compiled"),
+        (build(OK)[..400].to_vec(), "cut off"),
+        (b"\0asm\x0d\0\x01\0\x07\x02\x01\xff".to_vec(), "cannot be compiled"),
         (build("(func $main (result i32) (call $ok)) (func $s unreachable) (start $s)"), "cannot be started"),
     ] {
         std::fs::write(&file, bad).unwrap();
@@ -101,23 +64,6 @@ async fn a_manifest_that_goes_beyond_the_ceiling_is_refused_by_file_line_and_key
     let entry = entry(&host, "orders");
     assert_eq!(entry.state, "bad");
     assert!(entry.error.unwrap().starts_with("orders.toml:2: limits.memory: "));
-}
-
-#[tokio::test]
-async fn two_plugins_of_one_topic_are_both_named_and_the_running_set_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("a.wasm"), build(OK)).unwrap();
-    std::fs::write(dir.path().join("a.toml"), "topics = [\"orders.*\"]").unwrap();
-    let host = start(dir.path());
-    host.scan_once().await;
-
-    std::fs::write(dir.path().join("b.wasm"), build(&cancels("from b"))).unwrap();
-    std::fs::write(dir.path().join("b.toml"), "topics = [\"orders.paid\"]").unwrap();
-    host.scan_once().await;
-
-    assert_eq!(deliver(&host, "orders.paid").await, Some(Outcome::Success));
-    let error = entry(&host, "b").error.unwrap();
-    assert!(error.contains("a.wasm") && error.contains("b.wasm") && error.contains("orders.paid"), "{error}");
 }
 
 #[tokio::test]
@@ -203,31 +149,6 @@ async fn without_watching_only_a_scan_sees_a_change() {
     assert!(host.handlers().route("orders").is_none());
 }
 
-/// A host that watches its folder until it is dropped.
-struct Watching {
-    host: Arc<PluginHost>,
-    _end: tokio_util::sync::DropGuard,
-}
-
-fn watching(dir: &Path) -> Watching {
-    let host = start(dir);
-    let shutdown = CancellationToken::new();
-    tokio::spawn({
-        let (host, shutdown) = (host.clone(), shutdown.clone());
-        async move { host.watch(shutdown).await }
-    });
-    Watching { host, _end: shutdown.drop_guard() }
-}
-
-async fn until_answers(host: &PluginHost, answer: &str) {
-    until(answer, async || deliver(host, "orders").await == Some(Outcome::Cancel { error: answer.into() })).await;
-}
-
-/// A component of a good size.
-pub(crate) fn large(answer: &str) -> Vec<u8> {
-    build(&format!("{} (data $unused \"{}\")", cancels(answer), "x".repeat(120_000)))
-}
-
 #[tokio::test]
 async fn every_prefix_of_a_good_component_is_refused_and_the_version_before_it_serves() {
     let dir = tempfile::tempdir().unwrap();
@@ -235,14 +156,20 @@ async fn every_prefix_of_a_good_component_is_refused_and_the_version_before_it_s
     std::fs::write(&file, build(OK)).unwrap();
     let host = start(dir.path());
     host.scan_once().await;
+    let good = entry(&host, "orders").digest;
     let whole = large("whole");
+    let real = std::fs::read(guests::plugin("webhook")).unwrap();
+    assert!(whole.len() > 100 << 10 && real.len() > 100 << 10, "many prefixes");
 
-    for end in (0..whole.len()).step_by(4096) {
-        std::fs::write(&file, &whole[..end]).unwrap();
-        host.scan_once().await;
+    for component in [&real, &whole] {
+        for end in (0..component.len()).step_by(4096) {
+            std::fs::write(&file, &component[..end]).unwrap();
+            host.scan_once().await;
 
-        assert!(entry(&host, "orders").error.is_some(), "{end} bytes were accepted");
-        assert_eq!(deliver(&host, "orders").await, Some(Outcome::Success), "at {end} bytes");
+            let entry = entry(&host, "orders");
+            assert!(entry.error.is_some() && entry.digest == good, "{end} bytes: {entry:?}");
+            assert_eq!(deliver(&host, "orders").await, Some(Outcome::Success), "at {end} bytes");
+        }
     }
     std::fs::write(&file, &whole).unwrap();
     host.scan_once().await;
@@ -330,30 +257,6 @@ async fn the_folder_itself_may_be_a_link_that_changes_or_be_removed_and_made_aga
     std::fs::create_dir(root.path().join("b")).unwrap();
     std::fs::write(root.path().join("b/orders.wasm"), build(&cancels("again"))).unwrap();
     until_answers(&host, "again").await;
-}
-
-#[tokio::test]
-async fn the_last_good_version_serves_after_a_restart_beside_a_bad_file() {
-    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let file = dir.path().join("orders.wasm");
-    let start = || {
-        let options = PluginOptions {
-            dir: dir.path().into(),
-            cache_dir: Some(kept.path().into()),
-            sandbox: options(),
-            ..PluginOptions::default()
-        };
-        PluginHost::start(options).unwrap()
-    };
-    std::fs::write(&file, build(&cancels("good"))).unwrap();
-    start().scan_once().await;
-    std::fs::write(&file, "half a file").unwrap();
-
-    let host = start();
-    host.scan_once().await;
-
-    assert_eq!(deliver(&host, "orders").await, Some(Outcome::Cancel { error: "good".into() }));
-    assert!(entry(&host, "orders").error.is_some());
 }
 
 #[tokio::test]

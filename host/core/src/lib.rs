@@ -12,6 +12,7 @@ mod decide;
 mod health;
 mod limits;
 mod message;
+mod mounts;
 mod outcome;
 mod planted;
 mod policy;
@@ -26,6 +27,7 @@ pub use decide::{admit, decide};
 pub use health::{Admission, Health};
 pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, LAPSED_ERROR, MAX_LAPSES_DEFAULT, PAYLOAD_BYTES_MAX_DEFAULT};
 pub use message::{Message, MessageId, Payload};
+pub use mounts::network_share;
 pub use outcome::{Blame, Outcome, Reason};
 #[cfg(feature = "planted-bugs")]
 pub use planted::planted_bug;

@@ -9,7 +9,7 @@ use crate::plugin::egress::RootsBase;
 use crate::plugin::{Pooling, Watch};
 
 pub fn configuration(config: &Config) -> String {
-    let Config { relay, retry, retention, ceiling, roots, .. } = config;
+    let Config { relay, retry, retention, ceiling, roots, trust, .. } = config;
     let mut lines = vec![
         format!("database = {}", quoted(without_password(&config.database))),
         format!("table = {}", quoted(&config.table)),
@@ -65,6 +65,12 @@ pub fn configuration(config: &Config) -> String {
         format!("tls_roots = {}", quoted(if roots.base == RootsBase::Webpki { "webpki" } else { "native" })),
         format!("extra_ca = {}", list(roots.extra_ca.iter().map(|path| path.display()))),
     ]);
+    lines.extend([String::new(), "[trust]".into(), format!("require_pins = {}", trust.require_pins)]);
+    lines.extend(trust.minisign_key.iter().map(|key| format!("minisign_key = {}", quoted(key))));
+    if !trust.pins.is_empty() {
+        lines.extend([String::new(), "[trust.pins]".into()]);
+        lines.extend(trust.pins.iter().map(|(name, digests)| format!("{} = {}", quoted(name), list(digests))));
+    }
     for name in config.secrets.names() {
         lines.push(format!("# secret {}: set", quoted(name)));
     }

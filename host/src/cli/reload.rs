@@ -32,7 +32,7 @@ impl Reload {
         while let Some(Some(())) = end.run_until_cancelled(hangup.recv()).await {
             service::reloading();
             self.reload();
-            self.plugins.scan_once().await;
+            self.plugins.scan_anew().await;
             service::ready();
         }
     }

@@ -127,6 +127,7 @@ pub fn plugin_options(config: &Config, refused_addresses: Vec<SocketAddr>) -> Pl
         dir: config.plugins.clone(),
         cache_dir: Some(cache_dir()),
         watch: config.watch,
+        trust: config.trust.clone(),
         ceiling: config.ceiling.clone(),
         default_policy: config.retry.clone(),
         default_concurrency: (config.relay.concurrency / 4).max(1),

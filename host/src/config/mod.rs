@@ -3,6 +3,7 @@
 mod resolve;
 mod sandbox;
 mod secret;
+mod trust;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use outboxd_core::RetryPolicy;
 
 use crate::plugin::egress::TlsRoots;
-use crate::plugin::{Ceiling, Pooling, Secrets, Watch};
+use crate::plugin::{Ceiling, Pooling, Secrets, Trust, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 
@@ -37,6 +38,8 @@ pub struct Config {
     /// A larger payload is refused at publish and dead at claim. Bytes. Default 1 MiB.
     pub payload_max: u64,
     pub watch: Watch,
+    /// Which plugins may be loaded at all. Default: whatever lies in the folder.
+    pub trust: Trust,
     pub pooling: Pooling,
     pub relay: RelayOptions,
     /// Whether publishing wakes this relay. Default true; the poll finds the rest.

@@ -9,7 +9,7 @@ use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
 use super::secret::{secret, secret_at_hand, secrets};
-use super::{Config, MigrateMode, Notify, Pooler, sandbox};
+use super::{Config, MigrateMode, Notify, Pooler, sandbox, trust};
 use crate::plugin::{Pooling, Secrets, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
@@ -132,6 +132,7 @@ pub fn resolve(
             Some("off") => Watch::Off,
             _ => Watch::Auto,
         },
+        trust: trust::trust(&reader.section("trust")),
         pooling: match reader.word("pooling", &["auto", "on", "off"]) {
             Some("on") => Pooling::On,
             Some("off") => Pooling::Off,

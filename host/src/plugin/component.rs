@@ -23,7 +23,7 @@ pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
         return Err("this is a precompiled native artefact, which outboxd never loads from here; use the .wasm it was made from".into());
     }
     match bytes.get(..8) {
-        Some(b"\0asm\x0d\0\x01\0") => Ok(()),
+        Some(b"\0asm\x0d\0\x01\0") => check_whole(bytes),
         Some(b"\0asm\x01\0\0\0") => {
             Err("this is a core WebAssembly module, not a component; build it for wasm32-wasip2, or make a \
             component of it with `wasm-tools component new`"
@@ -35,6 +35,33 @@ pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
         _ if is_text(bytes) => Err("this is text, not a component; compile it first".into()),
         _ => Err("this is no WebAssembly at all".into()),
     }
+}
+
+/// Says where a component was cut off: sections stand one after the other, each with its length.
+fn check_whole(bytes: &[u8]) -> Result<(), String> {
+    let mut at = 8;
+    while at < bytes.len() {
+        let end = section_length(&bytes[at + 1..]).map(|(digits, length)| at + 1 + digits + length);
+        match end {
+            Some(end) if end <= bytes.len() => at = end,
+            _ => {
+                return Err(format!("it is cut off: it ends at byte {}, within a section; copy it again", bytes.len()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes a section's length takes, and what it says. Nothing where it is cut off or no number.
+fn section_length(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut length = 0;
+    for (n, byte) in bytes.iter().take(5).enumerate() {
+        length |= usize::from(byte & 0x7f) << (7 * n);
+        if byte & 0x80 == 0 {
+            return Some((n + 1, length));
+        }
+    }
+    None
 }
 
 fn is_text(bytes: &[u8]) -> bool {
@@ -123,6 +150,10 @@ mod tests {
             (b"(component)", "text"),
             (b"\x7fELF\x02\x01\x01\0", "no WebAssembly"),
             (b"\0as", "no WebAssembly"),
+            (b"\0asm\x0d\0\x01\0\x01", "it is cut off: it ends at byte 9"),
+            (b"\0asm\x0d\0\x01\0\x01\x02\0", "cut off"),
+            (b"\0asm\x0d\0\x01\0\x01\x80", "cut off"),
+            (b"\0asm\x0d\0\x01\0\x01\xff\xff\xff\xff\xff", "cut off"),
         ] {
             let error = check_kind(bytes).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use outboxd_core::{TopicPattern, safe_text};
+use outboxd_core::{TopicPattern, one_line};
 use sha2::{Digest, Sha256};
 
 use super::cache::hex;
@@ -13,6 +13,8 @@ use super::component::COMPONENT_BYTES_MAX;
 
 /// A larger manifest is not read. Bytes.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+/// Nor is a larger signature. Bytes.
+const SIGNATURE_BYTES_MAX: u64 = 64 << 10;
 /// More plugins than these are not loaded.
 const PLUGINS_MAX: usize = 1000;
 
@@ -39,8 +41,13 @@ impl Stamp {
     }
 }
 
-/// The stamps of a component and its manifest.
-pub(crate) type Stamps = (Stamp, Option<Stamp>);
+/// The stamps of a component, and of its manifest and signature where it has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    component: Stamp,
+    manifest: Option<Stamp>,
+    signature: Option<Stamp>,
+}
 
 /// A plugin as it lies in the folder.
 pub(crate) struct Found {
@@ -50,21 +57,31 @@ pub(crate) struct Found {
     pub(crate) content: Option<Content>,
 }
 
-/// A component and its manifest, read once: the same bytes are hashed, checked and compiled.
+/// A component and what lies beside it, read once: the same bytes are hashed, checked and compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     pub(crate) component: Bytes,
     pub(crate) manifest: Option<String>,
+    /// What `NAME.wasm.minisig` says of the component.
+    pub(crate) signature: Option<String>,
+    /// Names this version: SHA-256 over component and manifest, in hexadecimal.
     pub(crate) digest: String,
+    /// Of the component alone.
+    pub(crate) component_sha256: [u8; 32],
 }
 
 impl Content {
     /// What both files hold; no manifest: there is no `NAME.toml`.
     pub fn new(component: Bytes, manifest: Option<String>) -> Content {
-        let mut hasher = Sha256::new();
-        hasher.update(&component);
-        hasher.update(manifest.as_deref().unwrap_or_default());
-        Content { digest: hex(&hasher.finalize()), component, manifest }
+        let hasher = Sha256::new().chain_update(&component);
+        let component_sha256 = hasher.clone().finalize().into();
+        let digest = hex(&hasher.chain_update(manifest.as_deref().unwrap_or_default()).finalize());
+        Content { component, manifest, signature: None, digest, component_sha256 }
+    }
+
+    /// This content with the signature that lies beside it.
+    pub fn signed(self, signature: Option<String>) -> Content {
+        Content { signature, ..self }
     }
 }
 
@@ -90,7 +107,7 @@ pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<L
         if path.extension().is_none_or(|extension| extension != "wasm") {
             continue;
         }
-        let shown = safe_text(&path.file_name().unwrap_or_default().to_string_lossy(), 300);
+        let shown = one_line(&path.file_name().unwrap_or_default().to_string_lossy(), 300);
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else {
             look.skipped.insert(shown, "its name is not UTF-8".into());
             continue;
@@ -114,6 +131,9 @@ pub(crate) fn look(dir: &Path, known: &BTreeMap<String, Stamps>) -> io::Result<L
             // It went away between the listing and the look.
             Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
                 look.unstable = true
+            }
+            Err(error) if path.is_symlink() && path.metadata().is_err() => {
+                look.skipped.insert(shown, format!("the link leads nowhere: {error}"));
             }
             Err(error) => {
                 look.skipped.insert(shown, error.to_string());
@@ -141,16 +161,17 @@ fn check_name(stem: &str) -> Result<(), String> {
     }
     let plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.');
     if stem.len() > 100 || !stem.chars().all(plain) {
-        return Err("a plugin's name has at most 100 letters, digits, \"-\", \"_\" or \".\"".into());
+        return Err(
+            "a plugin's name has at most 100 characters, each of them a-z, A-Z, 0-9, \"-\", \"_\" or \".\"".into()
+        );
     }
     Ok(())
 }
 
 /// Reads a plugin, or nothing where it changed meanwhile.
 fn read(path: &Path, known: Option<&Stamps>) -> io::Result<Option<Found>> {
-    let manifest_path = path.with_extension("toml");
-    let before = stamps(path, &manifest_path)?;
-    if before.0.size == 0 {
+    let before = stamps(path)?;
+    if before.component.size == 0 {
         // Not counted among the plugins: a folder full of empty files must not crowd the good ones out.
         return Err(io::Error::other("the file is empty"));
     }
@@ -158,28 +179,39 @@ fn read(path: &Path, known: Option<&Stamps>) -> io::Result<Option<Found>> {
         return Ok(Some(Found { file: path.into(), stamps: before, content: None }));
     }
     let component = read_regular(path, COMPONENT_BYTES_MAX)?;
-    let manifest = match before.1 {
-        Some(_) => Some(read_regular(&manifest_path, MANIFEST_BYTES_MAX)?),
-        None => None,
-    };
-    if stamps(path, &manifest_path)? != before || component.len() as u64 != before.0.size {
+    let manifest = before.manifest.map(|_| read_regular(&manifest_of(path), MANIFEST_BYTES_MAX)).transpose()?;
+    let signature = before.signature.map(|_| read_regular(&signature_of(path), SIGNATURE_BYTES_MAX)).transpose()?;
+    if stamps(path)? != before || component.len() as u64 != before.component.size {
         return Ok(None);
     }
-    let to_text = |bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("its manifest is not UTF-8"));
-    let content = Content::new(component.into(), manifest.map(to_text).transpose()?);
+    let text = |what, bytes| String::from_utf8(bytes).map_err(|_| io::Error::other(format!("its {what} is not UTF-8")));
+    let manifest = manifest.map(|bytes| text("manifest", bytes)).transpose()?;
+    let signature = signature.map(|bytes| text("signature", bytes)).transpose()?;
+    let content = Content::new(component.into(), manifest).signed(signature);
     Ok(Some(Found { file: path.into(), stamps: before, content: Some(content) }))
 }
 
-fn stamps(path: &Path, manifest_path: &Path) -> io::Result<Stamps> {
-    let component = Stamp::of(&regular(fs::metadata(path)?)?);
-    let manifest = match fs::metadata(manifest_path) {
-        Ok(meta) => {
-            Some(Stamp::of(&regular(meta).map_err(|error| io::Error::other(format!("its manifest: {error}")))?))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io::Error::other(format!("its manifest: {error}"))),
+fn manifest_of(component: &Path) -> PathBuf {
+    component.with_extension("toml")
+}
+
+fn signature_of(component: &Path) -> PathBuf {
+    component.with_extension("wasm.minisig")
+}
+
+fn stamps(path: &Path) -> io::Result<Stamps> {
+    let beside = |what, path: PathBuf| match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found
+            .and_then(regular)
+            .map(|meta| Some(Stamp::of(&meta)))
+            .map_err(|error| io::Error::other(format!("its {what}: {error}"))),
     };
-    Ok((component, manifest))
+    Ok(Stamps {
+        component: Stamp::of(&regular(fs::metadata(path)?)?),
+        manifest: beside("manifest", manifest_of(path))?,
+        signature: beside("signature", signature_of(path))?,
+    })
 }
 
 fn regular(meta: Metadata) -> io::Result<Metadata> {

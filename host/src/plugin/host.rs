@@ -14,10 +14,13 @@ use super::egress::{Exchange, Exchanges};
 use super::folder::Content;
 use super::golden::Golden;
 use super::grants::Ceiling;
-use super::loader::{Loader, Problem, prepare};
+use super::loader::Loader;
 use super::manifest::Manifest;
+use super::problems::{Problem, Problems};
 use super::registry::{Guest, Plugin, Registry};
 use super::sandbox::{Sandbox, SandboxOptions};
+use super::trust::Trust;
+use super::validator::{Validator, prepare};
 use super::watch::Watch;
 use crate::handler::{CallControl, Handler, Handlers};
 
@@ -29,6 +32,8 @@ pub struct PluginOptions {
     /// Where compiled plugins are kept; nothing: nowhere. Never inside `dir`.
     pub cache_dir: Option<PathBuf>,
     pub watch: Watch,
+    /// Default: whatever lies in the folder is loaded.
+    pub trust: Trust,
     pub ceiling: Ceiling,
     /// The policy of plugins whose manifest has no `[retry]`.
     pub default_policy: RetryPolicy,
@@ -43,6 +48,7 @@ impl Default for PluginOptions {
             dir: "plugins".into(),
             cache_dir: None,
             watch: Watch::Auto,
+            trust: Trust::default(),
             ceiling: Ceiling::default(),
             default_policy: RetryPolicy::default(),
             default_concurrency: 16,
@@ -70,6 +76,8 @@ pub struct PluginInfo {
     pub private_networks: Vec<String>,
     /// Names only.
     pub secrets: Vec<String>,
+    /// What one call may use; nothing where no manifest could be read.
+    pub limits: Option<LimitsInfo>,
     /// `live`, `canary` (a newer version is on trial beside it), `parked` or `bad`.
     pub state: &'static str,
     /// The digest of the version on trial, with its calls and faults so far.
@@ -82,6 +90,16 @@ pub struct PluginInfo {
     /// Calls that failed by the plugin's own doing.
     pub faults: u64,
     pub last_error: Option<String>,
+}
+
+/// What one call may use, as its manifest says.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitsInfo {
+    pub memory_bytes: u64,
+    pub cpu_ms: u64,
+    pub deadline_ms: u64,
+    /// Calls at once.
+    pub concurrency: usize,
 }
 
 /// A version on trial.
@@ -110,22 +128,34 @@ impl PluginHost {
             sandbox: sandbox.clone(),
             default_concurrency: options.default_concurrency,
         });
+        let validator = Validator {
+            sandbox: sandbox.clone(),
+            cache: cache.clone(),
+            trust: Arc::new(options.trust),
+            ceiling: options.ceiling,
+            default_retry: options.default_policy,
+        };
         let loader = Loader {
             sandbox,
             registry: registry.clone(),
             dir: options.dir,
             cache,
-            ceiling: options.ceiling,
-            default_retry: options.default_policy,
+            validator,
             default_concurrency: options.default_concurrency,
             memory: tokio::sync::Mutex::default(),
-            problems: std::sync::Mutex::default(),
+            problems: Problems::default(),
         };
         Ok(Arc::new(PluginHost { loader, registry, watch: options.watch }))
     }
 
     /// Looks at the folder and loads what is new in it. When it returns, the set serves.
     pub async fn scan_once(&self) {
+        self.loader.scan().await;
+    }
+
+    /// The same as if for the first time: what was refused is tried again, in case the reason lay elsewhere.
+    pub async fn scan_anew(&self) {
+        self.loader.forget_stamps().await;
         self.loader.scan().await;
     }
 
@@ -142,7 +172,7 @@ impl PluginHost {
     /// Every plugin that serves and every file that does not, by name.
     pub fn list(&self) -> Vec<PluginInfo> {
         let set = self.registry.set.load_full();
-        let mut problems = self.loader.problems().clone();
+        let mut problems = self.loader.problems.all();
         for (name, (digest, why)) in self.registry.sent_back().iter() {
             let problem = Problem { digest: Some(digest.clone()), error: why.clone() };
             problems.entry(format!("{name}.wasm")).or_insert(problem);
@@ -160,6 +190,7 @@ impl PluginHost {
                     hosts: vec![],
                     private_networks: vec![],
                     secrets: vec![],
+                    limits: None,
                     state: "bad",
                     canary: None,
                     error: Some(problem.error),
@@ -225,12 +256,11 @@ impl OnePlugin {
     ) -> Result<OnePlugin, String> {
         let cache = Arc::new(Cache::open_or_temporary(cache_dir, options.compiler.clone())?);
         let sandbox = Arc::new(Sandbox::new(options)?);
-        let Content { component, digest, .. } = content;
         let started = Instant::now();
-        let version = prepare(&sandbox, cache, name, component, digest.clone(), manifest.clone()).await?;
+        let version = prepare(&sandbox, cache, name, &content, manifest.clone()).await?;
         let loading = started.elapsed();
         let guest = Arc::new(Guest { sandbox, version });
-        Ok(OnePlugin { manifest, digest, handler: guest.clone(), guest, loading })
+        Ok(OnePlugin { manifest, digest: content.digest, handler: guest.clone(), guest, loading })
     }
 
     /// Hands one message over, through the plugin's grants. The text says what failed on the host's side.
@@ -270,7 +300,7 @@ impl OnePlugin {
 fn info(plugin: &Plugin) -> PluginInfo {
     let version = &plugin.version;
     let manifest = &version.manifest;
-    let since_epoch = plugin.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     PluginInfo {
         name: version.name.to_string(),
         file: plugin.file.display().to_string(),
@@ -279,6 +309,12 @@ fn info(plugin: &Plugin) -> PluginInfo {
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
         secrets: manifest.grants.secrets.keys().cloned().collect(),
+        limits: Some(LimitsInfo {
+            memory_bytes: manifest.limits.memory,
+            cpu_ms: ms(manifest.limits.cpu),
+            deadline_ms: ms(manifest.limits.deadline),
+            concurrency: plugin.concurrency(),
+        }),
         state: match (version.is_parked(), &plugin.canary) {
             (true, _) => "parked",
             (false, Some(_)) => "canary",
@@ -289,7 +325,7 @@ fn info(plugin: &Plugin) -> PluginInfo {
             CanaryInfo { digest: canary.version.digest.to_string(), calls, faults }
         }),
         error: None,
-        loaded_at_ms: u64::try_from(since_epoch.as_millis()).ok(),
+        loaded_at_ms: plugin.loaded_at.duration_since(UNIX_EPOCH).ok().map(ms),
         calls: version.stats.calls.load(Ordering::Relaxed),
         faults: version.stats.faults.load(Ordering::Relaxed),
         last_error: version.stats.last_error(),

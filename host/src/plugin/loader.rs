@@ -1,21 +1,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use outboxd_core::RetryPolicy;
 use tracing::{info, warn};
 
 use super::cache::Cache;
-use super::component::check_kind;
 use super::folder::{Content, Look, Stamps, look};
-use super::golden::{self, Golden};
-use super::grants::Ceiling;
-use super::manifest::Manifest;
+use super::problems::{Meanwhile, Problems, Said};
 use super::registry::{Canary, Plugin, PluginSet, Registry};
 use super::rollout::Trial;
 use super::sandbox::Sandbox;
+use super::validator::Validator;
 use super::version::Version;
 
 /// Turns what lies in the folder into the set that serves.
@@ -27,13 +23,12 @@ pub(crate) struct Loader {
     pub(crate) registry: Arc<Registry>,
     pub(crate) dir: PathBuf,
     pub(crate) cache: Arc<Cache>,
-    pub(crate) ceiling: Ceiling,
-    pub(crate) default_retry: RetryPolicy,
+    pub(crate) validator: Validator,
     pub(crate) default_concurrency: usize,
     /// Held for a whole scan: two at once would load everything twice.
     pub(crate) memory: tokio::sync::Mutex<Memory>,
-    /// What is wrong just now, by file name. For people.
-    pub(crate) problems: Mutex<BTreeMap<String, Problem>>,
+    /// What is wrong just now. For people.
+    pub(crate) problems: Problems,
 }
 
 /// What a scan remembers for the next one.
@@ -44,14 +39,26 @@ pub(crate) struct Memory {
     tried: BTreeMap<String, String>,
     /// Since when no scan has found it.
     missing: BTreeMap<String, Instant>,
+    /// Good in itself, but its topics are another's: it serves as soon as they are free.
+    colliding: BTreeMap<String, Candidate>,
     folder_problem: Option<String>,
+    has_looked: bool,
 }
 
-/// Why a file does not serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) digest: Option<String>,
-    pub(crate) error: String,
+/// What a scan would have serve.
+#[derive(Clone)]
+struct Candidate {
+    plugin: Arc<Plugin>,
+    /// What it was made of, where that is to be kept for the next start.
+    content: Option<Content>,
+    past: Past,
+}
+
+/// Of two that claim one topic, one that has served goes before one that has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Past {
+    HasServed,
+    IsNew,
 }
 
 /// Whether to look again before anything happens.
@@ -61,9 +68,6 @@ pub(crate) enum Again {
     Soon,
     No,
 }
-
-/// So many files that are no plugins are named in the log at a time.
-const SKIPPED_LINES_MAX: usize = 20;
 
 /// A file that is gone is unloaded when it stays gone for so long: editors and rsync delete and create.
 const MISSING_MAX: Duration = Duration::from_secs(2);
@@ -91,103 +95,128 @@ impl Loader {
         self.apply(&mut memory, looked).await
     }
 
+    /// Has the next scan read every file again.
+    pub(crate) async fn forget_stamps(&self) {
+        self.memory.lock().await.stamps.clear();
+    }
+
     async fn apply(&self, memory: &mut Memory, looked: Look) -> Again {
-        let mut again = if looked.unstable { Again::Soon } else { Again::No };
         let before = self.registry.set.load_full();
-        let mut wanted: BTreeMap<String, Arc<Plugin>> =
-            before.plugins.iter().map(|plugin| (plugin.version.name.to_string(), plugin.clone())).collect();
-        self.report_skipped(&looked.skipped);
-        for name in wanted.keys().filter(|name| !looked.found.contains_key(*name)).cloned().collect::<Vec<_>>() {
-            // What is there and cannot be read now stays; what is gone goes, after a while.
-            if looked.skipped.contains_key(&format!("{name}.wasm")) {
-                continue;
-            }
-            if memory.missing.entry(name.clone()).or_insert_with(Instant::now).elapsed() < MISSING_MAX {
-                again = Again::Soon;
-                continue;
-            }
-            self.cache.forget_good(&self.dir, &name);
-            info!(plugin = %name, "plugin {name} is gone; its topics are no longer served");
-            count(&name, "removed");
-            wanted.remove(&name);
-        }
-        memory.missing.retain(|name, _| wanted.contains_key(name) && !looked.found.contains_key(name));
+        let newly_skipped = self.problems.skip(&looked.skipped);
+        let again = if looked.unstable { Again::Soon } else { Again::No };
+        let (gone, again) = self.gone(memory, &before, &looked, again);
         self.forget(memory, &looked);
+
+        let mut candidates = BTreeMap::new();
         for (name, found) in looked.found {
             memory.stamps.insert(name.clone(), found.stamps);
-            let Some(content) = found.content else { continue };
-            let digest = content.digest.clone();
-            if let Some(plugin) = wanted.get(&name).filter(|plugin| *plugin.version.digest == *digest).cloned() {
-                // Back to what serves: an earlier complaint is void, and a trial is over.
-                self.clear(&name);
-                memory.tried.insert(name.clone(), digest);
-                if plugin.canary.is_some() {
-                    let (sandbox, version) = (self.sandbox.clone(), plugin.version.clone());
-                    wanted.insert(name, Plugin::new(sandbox, version, found.file, self.default_concurrency));
+            let candidate = match found.content {
+                None => memory.colliding.get(&name).cloned(),
+                Some(content) => {
+                    memory.colliding.remove(&name);
+                    self.consider(memory, &name, &found.file, content, before.find(&name)).await
                 }
-                continue;
-            }
-            if wanted
-                .get(&name)
-                .and_then(|plugin| plugin.canary.as_ref())
-                .is_some_and(|canary| *canary.version.digest == *digest)
-            {
-                continue;
-            }
-            let said_before = memory.tried.insert(name.clone(), digest.clone()) == Some(digest.clone());
-            let loaded = match self.refused_before(&name, &digest) {
-                Some(why) => Err(why),
-                None => self.load(&name, &found.file, content.clone()).await,
             };
-            let serve =
-                |version| Plugin::new(self.sandbox.clone(), version, found.file.clone(), self.default_concurrency);
-            match loaded {
-                Ok(version) => {
-                    self.clear(&name);
-                    let rollout = version.manifest.rollout;
-                    match wanted.get(&name).filter(|_| rollout.canary > 0.0) {
-                        Some(old) => {
-                            let canary = Arc::new(Canary { version, trial: Trial::new(rollout), content });
-                            let plugin = old.with_canary(self.sandbox.clone(), canary, &self.registry);
-                            wanted.insert(name, plugin);
-                        }
-                        None => {
-                            self.keep_good(&name, content).await;
-                            wanted.insert(name, serve(version));
-                        }
-                    }
-                }
-                Err(error) => {
-                    if !wanted.contains_key(&name)
-                        && let Some(version) = self.last_good(&name, &found.file).await
-                    {
-                        wanted.insert(name.clone(), serve(version));
-                    }
-                    self.complain(&name, Some(digest), error, said_before, wanted.contains_key(&name));
-                }
-            }
+            candidates.extend(candidate.map(|candidate| (name, candidate)));
         }
-        self.swap(&before, wanted);
+        for file in newly_skipped {
+            let Some(name) = file.strip_suffix(".wasm").filter(|name| before.find(name).is_none()) else { continue };
+            let candidate = self.last_good(name, &self.dir.join(&file)).await;
+            candidates.extend(candidate.map(|candidate| (name.to_string(), candidate)));
+        }
+        for (name, content) in self.swap(memory, &gone, candidates) {
+            self.keep_good(&name, content).await;
+        }
         again
     }
 
-    /// Everything between bytes and a version that could serve.
-    async fn load(&self, name: &str, file: &Path, content: Content) -> Result<Arc<Version>, String> {
-        let manifest_file = file.with_extension("toml");
-        let shown = manifest_file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = content.manifest.as_deref().unwrap_or_default();
-        let manifest = Manifest::parse(&shown, text, name, &self.ceiling, &self.default_retry)
-            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-        let beside = file.to_path_buf();
-        let goldens =
-            tokio::task::spawn_blocking(move || golden::read(&beside)).await.map_err(|error| error.to_string())??;
-        let version =
-            prepare(&self.sandbox, self.cache.clone(), name, content.component, content.digest, manifest).await?;
-        rehearse(&self.sandbox, &version, goldens).await?;
-        for secret in version.secret_names.iter().filter(|secret| self.sandbox.secrets.get(secret).is_none()) {
-            warn!(plugin = %name, "plugin {name} is granted the secret {secret:?}, but outboxd.toml has none of that name in [secrets]");
+    /// The plugins that serve and whose files are gone for good; those whose files are newly gone wait for the next look.
+    fn gone(&self, memory: &mut Memory, before: &PluginSet, looked: &Look, mut again: Again) -> (Vec<String>, Again) {
+        // What is there and cannot be read now stays; what is gone goes, after a while.
+        let is_there =
+            |name: &str| looked.found.contains_key(name) || looked.skipped.contains_key(&format!("{name}.wasm"));
+        let mut gone = vec![];
+        for name in before.plugins.iter().map(|plugin| &*plugin.version.name).filter(|name| !is_there(name)) {
+            if memory.missing.entry(name.into()).or_insert_with(Instant::now).elapsed() < MISSING_MAX {
+                again = Again::Soon;
+                continue;
+            }
+            info!(plugin = %name, "plugin {name} is gone; its topics are no longer served");
+            count(name, "removed");
+            self.cache.forget_good(&self.dir, name);
+            gone.push(name.to_string());
         }
-        Ok(version)
+        if !memory.has_looked {
+            // What was removed while no relay ran is not to come back either.
+            self.cache.forget_all_good_but(&self.dir, is_there);
+            memory.has_looked = true;
+        }
+        memory.missing.retain(|name, _| before.find(name).is_some() && !is_there(name) && !gone.contains(name));
+        (gone, again)
+    }
+
+    /// What is to become of new content, if anything. `serving` is the plugin of that name that serves.
+    async fn consider(
+        &self,
+        memory: &mut Memory,
+        name: &str,
+        file: &Path,
+        content: Content,
+        serving: Option<&Arc<Plugin>>,
+    ) -> Option<Candidate> {
+        let digest = content.digest.clone();
+        let said = match memory.tried.insert(name.into(), digest.clone()) {
+            Some(tried) if tried == digest => Said::Before,
+            _ => Said::Now,
+        };
+        if let Some(plugin) = serving.filter(|plugin| *plugin.version.digest == *digest) {
+            // Back to what serves: an earlier complaint is void, and a trial is over.
+            self.problems.clear(name);
+            let serve = || self.serve(plugin.version.clone(), file);
+            return plugin.canary.is_some().then(|| Candidate {
+                plugin: serve(),
+                content: None,
+                past: Past::HasServed,
+            });
+        }
+        if serving.and_then(|plugin| plugin.canary.as_ref()).is_some_and(|canary| *canary.version.digest == *digest) {
+            return None;
+        }
+        let validated = match self.refused_before(name, &digest) {
+            Some(why) => Err(why),
+            None => self.validator.validate(name, file, &content).await,
+        };
+        if validated.is_ok() {
+            self.problems.clear(name);
+        }
+        match (validated, serving) {
+            (Ok(version), Some(old)) if version.manifest.rollout.canary > 0.0 => {
+                let trial = Trial::new(version.manifest.rollout);
+                let canary = Arc::new(Canary { version, trial, content });
+                let plugin = old.with_canary(self.sandbox.clone(), canary, &self.registry);
+                Some(Candidate { plugin, content: None, past: Past::IsNew })
+            }
+            (Ok(version), _) => {
+                let past = if self.cache.is_good(&self.dir, name, &content) { Past::HasServed } else { Past::IsNew };
+                Some(Candidate { plugin: self.serve(version, file), content: Some(content), past })
+            }
+            (Err(error), _) => {
+                let earlier = if serving.is_none() { self.last_good(name, file).await } else { None };
+                let meanwhile = Meanwhile::of(serving.is_some() || earlier.is_some());
+                self.problems.refuse(name, &digest, error, said, meanwhile);
+                earlier
+            }
+        }
+    }
+
+    /// The version that served before the relay was started, where the file is bad now.
+    async fn last_good(&self, name: &str, file: &Path) -> Option<Candidate> {
+        let version = self.validator.last_good(&self.dir, name).await?;
+        Some(Candidate { plugin: self.serve(version, file), content: None, past: Past::HasServed })
+    }
+
+    fn serve(&self, version: Arc<Version>, file: &Path) -> Arc<Plugin> {
+        Plugin::new(self.sandbox.clone(), version, file.into(), self.default_concurrency)
     }
 
     /// Why a version is not tried again: it was sent back, and its file is the same still.
@@ -214,161 +243,102 @@ impl Loader {
         }
     }
 
-    /// The version that served before the relay was started, where the file is bad now.
-    async fn last_good(&self, name: &str, file: &Path) -> Option<Arc<Version>> {
-        let (cache, dir, owned) = (self.cache.clone(), self.dir.clone(), name.to_string());
-        let content = tokio::task::spawn_blocking(move || cache.last_good(&dir, &owned)).await.ok()??;
-        match self.load(name, file, content).await {
-            Ok(version) => Some(version),
-            Err(error) => {
-                warn!(plugin = %name, "the last good version of plugin {name} does not load either: {error}");
-                None
-            }
-        }
-    }
-
-    /// Swaps the wanted set in, but for new versions whose topics collide: their predecessors stay.
-    fn swap(&self, before: &PluginSet, wanted: BTreeMap<String, Arc<Plugin>>) {
+    /// Swaps the candidates in, but for new ones whose topics collide: their predecessors stay. Answers what is to be kept.
+    fn swap(
+        &self,
+        memory: &mut Memory,
+        gone: &[String],
+        mut candidates: BTreeMap<String, Candidate>,
+    ) -> Vec<(String, Content)> {
         let _one = self.registry.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        // A trial may have ended while files were read: what it came to stays.
+        // As it is now: a trial may have ended while files were read, and what it came to stays.
         let now = self.registry.set.load_full();
-        let current = |plugin: Arc<Plugin>| match before.find(&plugin.version.name) {
-            Some(old) if Arc::ptr_eq(old, &plugin) => now.find(&plugin.version.name).cloned().unwrap_or(plugin),
-            _ => plugin,
-        };
-        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().map(current).collect();
+        let mut wanted: BTreeMap<&str, Arc<Plugin>> =
+            now.plugins.iter().map(|plugin| (&*plugin.version.name, plugin.clone())).collect();
+        wanted.retain(|name, _| !gone.iter().any(|gone| gone == name));
+        wanted.extend(candidates.iter().map(|(name, candidate)| (name.as_str(), candidate.plugin.clone())));
+        let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().collect();
         while let Some((i, j, error)) = PluginSet::conflict(&plugins) {
-            let is_new =
-                |plugin: &Arc<Plugin>| before.find(&plugin.version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin));
-            let mut offenders: Vec<usize> = [j, i].into_iter().filter(|at| is_new(&plugins[*at])).collect();
+            let is_new = |at: &usize| {
+                candidates.get(&*plugins[*at].version.name).is_some_and(|candidate| candidate.past == Past::IsNew)
+            };
+            let mut offenders: Vec<usize> = [j, i].into_iter().filter(is_new).collect();
             if offenders.is_empty() {
-                // Cannot be: the running set has no conflict. Were it so, dropping one ends the loop.
+                // Two that have served, at different times. Dropping one ends the loop.
                 offenders.push(j);
             }
             for at in offenders {
-                let plugin = plugins[at].clone();
-                let name = plugin.version.name.to_string();
-                let old = before.find(&name).cloned();
-                self.complain(&name, Some(plugin.version.digest.to_string()), error.clone(), false, old.is_some());
+                let name = plugins[at].version.name.to_string();
+                let old = now.find(&name).filter(|old| !Arc::ptr_eq(old, &plugins[at])).cloned();
+                if let Some(candidate) = candidates.remove(&name) {
+                    self.refuse_colliding(memory, &name, candidate, error.clone(), Meanwhile::of(old.is_some()));
+                }
                 match old {
-                    Some(old) if is_new(&plugin) => plugins[at] = old,
-                    _ => {
-                        plugins.remove(at);
-                    }
+                    Some(old) => plugins[at] = old,
+                    None => drop(plugins.remove(at)),
                 }
             }
         }
-        let same = plugins.len() == before.plugins.len()
-            && plugins.iter().zip(&before.plugins).all(|(a, b)| Arc::ptr_eq(a, b));
-        if same {
-            return;
-        }
-        for plugin in &plugins {
-            let version = &plugin.version;
-            if before.find(&version.name).is_none_or(|old| !Arc::ptr_eq(old, plugin)) {
-                if let Some(canary) = &plugin.canary {
-                    let (digest, rollout) = (&canary.version.digest, canary.version.manifest.rollout);
-                    let share = rollout.canary * 100.0;
-                    info!(plugin = %version.name, %digest, "plugin {} {} gets {share} % of the messages for {} calls", version.name, &digest[..12], rollout.calls);
-                    count(&version.name, "canary");
-                    continue;
-                }
-                let topics: Vec<String> = version.manifest.topics.iter().map(ToString::to_string).collect();
-                let short = &version.digest[..12];
-                info!(plugin = %version.name, digest = %version.digest, "plugin {} {short} serves {}", version.name, topics.join(", "));
-                count(&version.name, "loaded");
-                gauge(version, 1.0);
+        for name in candidates.keys() {
+            if memory.colliding.remove(name).is_some() {
+                self.problems.clear(name);
             }
         }
-        for old in &before.plugins {
-            if !plugins
-                .iter()
-                .any(|plugin| plugin.version.digest == old.version.digest && plugin.version.name == old.version.name)
-            {
-                gauge(&old.version, 0.0);
-            }
-        }
+        tell(&now.plugins, &plugins);
         self.registry.set.store(Arc::new(PluginSet { plugins }));
+        candidates.into_iter().filter_map(|(name, candidate)| Some((name, candidate.content?))).collect()
     }
 
-    fn complain(&self, name: &str, digest: Option<String>, error: String, said_before: bool, is_served: bool) {
-        let file = format!("{name}.wasm");
-        if !said_before {
-            let meanwhile = if is_served { "; the version before it goes on serving" } else { "" };
-            warn!(plugin = %name, "plugin {file} is not loaded: {error}{meanwhile}");
-            count(name, "rejected");
-        }
-        self.problems().insert(file, Problem { digest, error });
-    }
-
-    fn report_skipped(&self, skipped: &BTreeMap<String, String>) {
-        let mut problems = self.problems();
-        let mut new = 0;
-        for (file, why) in skipped {
-            let problem = Problem { digest: None, error: why.clone() };
-            if problems.get(file) == Some(&problem) {
-                continue;
-            }
-            new += 1;
-            if new <= SKIPPED_LINES_MAX {
-                warn!("{file:?} in the plugin folder is skipped: {why}");
-            }
-            problems.insert(file.clone(), problem);
-        }
-        if new > SKIPPED_LINES_MAX {
-            warn!("{} more files in the plugin folder are skipped", new - SKIPPED_LINES_MAX);
-        }
+    fn refuse_colliding(
+        &self,
+        memory: &mut Memory,
+        name: &str,
+        candidate: Candidate,
+        error: String,
+        meanwhile: Meanwhile,
+    ) {
+        let said = if memory.colliding.contains_key(name) { Said::Before } else { Said::Now };
+        let Plugin { version, canary, .. } = &*candidate.plugin;
+        let digest = canary.as_ref().map_or(&version.digest, |canary| &canary.version.digest).clone();
+        self.problems.refuse(name, &digest, error, said, meanwhile);
+        memory.colliding.insert(name.into(), candidate);
     }
 
     /// Drops what is remembered of files that are there no more.
     fn forget(&self, memory: &mut Memory, looked: &Look) {
         memory.stamps.retain(|name, _| looked.found.contains_key(name));
         memory.tried.retain(|name, _| looked.found.contains_key(name));
-        self.problems().retain(|file, _| {
+        memory.colliding.retain(|name, _| looked.found.contains_key(name));
+        self.problems.retain(|file| {
             looked.skipped.contains_key(file)
                 || file.strip_suffix(".wasm").is_some_and(|name| looked.found.contains_key(name))
         });
     }
-
-    fn clear(&self, name: &str) {
-        self.problems().remove(&format!("{name}.wasm"));
-    }
-
-    pub(crate) fn problems(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Problem>> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Checks, compiles, links and tries out one component.
-pub(crate) async fn prepare(
-    sandbox: &Arc<Sandbox>,
-    cache: Arc<Cache>,
-    name: &str,
-    bytes: Bytes,
-    digest: String,
-    manifest: Manifest,
-) -> Result<Arc<Version>, String> {
-    let engine = sandbox.engine.clone();
-    let compiled = tokio::task::spawn_blocking(move || {
-        check_kind(&bytes)?;
-        cache.component(&engine, &bytes)
-    });
-    let component = compiled.await.map_err(|error| format!("the compiler failed, please report it: {error}"))??;
-    let version = Arc::new(Version::link(sandbox, &component, name, &digest, manifest)?);
-    version.try_out(sandbox).await?;
-    Ok(version)
-}
-
-/// Plays golden messages through a version that is about to serve; each must come out as it says.
-async fn rehearse(
-    sandbox: &Arc<Sandbox>,
-    version: &Arc<Version>,
-    goldens: Vec<(String, Golden)>,
-) -> Result<(), String> {
-    for (file, golden) in goldens {
-        version.rehearse(sandbox, golden).await.map_err(|why| format!("golden message {file}: {why}"))?;
+/// Says what begins to serve, and what has ended.
+fn tell(before: &[Arc<Plugin>], after: &[Arc<Plugin>]) {
+    for plugin in after.iter().filter(|plugin| !before.iter().any(|old| Arc::ptr_eq(old, plugin))) {
+        let version = &plugin.version;
+        if let Some(canary) = &plugin.canary {
+            let (digest, rollout) = (&canary.version.digest, canary.version.manifest.rollout);
+            let share = rollout.canary * 100.0;
+            info!(plugin = %version.name, %digest, "plugin {} {} gets {share} % of the messages for {} calls", version.name, &digest[..12], rollout.calls);
+            count(&version.name, "canary");
+            continue;
+        }
+        let topics: Vec<String> = version.manifest.topics.iter().map(ToString::to_string).collect();
+        let short = &version.digest[..12];
+        info!(plugin = %version.name, digest = %version.digest, "plugin {} {short} serves {}", version.name, topics.join(", "));
+        count(&version.name, "loaded");
+        gauge(version, 1.0);
     }
-    Ok(())
+    let serves = |old: &Version| {
+        after.iter().any(|plugin| plugin.version.digest == old.digest && plugin.version.name == old.name)
+    };
+    for old in before.iter().filter(|old| !serves(&old.version)) {
+        gauge(&old.version, 0.0);
+    }
 }
 
 fn count(plugin: &str, result: &'static str) {

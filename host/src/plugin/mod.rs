@@ -6,8 +6,9 @@
 //! sends passes [`egress`], whatever it prints passes `output`. [`outcome`] judges what was seen: the host names the
 //! reason, the guest cannot. The version's health then says whose fault a fault is. The store is dropped, always.
 //!
-//! The life of one version: `folder` reads it, `component` says what it is, `cache` compiles it, [`version`] links it to the
-//! grants of its [`manifest`], a trial instance starts it, and [`loader`] swaps it in. `watch` says when to look again.
+//! The life of one version: `folder` reads it, `validator` lets it through: [`trust`] admits it, `component` says what it is,
+//! `cache` compiles it, [`version`] links it to the grants of its [`manifest`], a trial instance starts it. Then [`loader`]
+//! swaps it in. `watch` says when to look again.
 //!
 //! Where the manifest asks for it, [`reuse`] keeps an instance for more than one message, and [`rollout`] gives a new version
 //! only a share at first. [`golden`] plays messages through a version before it goes live, [`compiler`] compiles in a child.
@@ -36,6 +37,7 @@ mod loader;
 mod manifest;
 mod outcome;
 mod output;
+mod problems;
 mod redact;
 mod registry;
 mod reuse;
@@ -44,6 +46,8 @@ mod sandbox;
 mod secrets;
 mod state;
 mod threads;
+mod trust;
+mod validator;
 mod version;
 mod watch;
 
@@ -55,12 +59,13 @@ pub use folder::Content;
 pub(crate) use folder::read_one;
 pub use golden::{Golden, read as read_goldens};
 pub use grants::{Ceiling, Grants};
-pub use host::{CanaryInfo, Invoked, Measured, OnePlugin, PluginHost, PluginInfo, PluginOptions};
+pub use host::{CanaryInfo, Invoked, LimitsInfo, Measured, OnePlugin, PluginHost, PluginInfo, PluginOptions};
 pub use limits::Limits;
 pub use manifest::{Manifest, Profile, networks};
 pub use rollout::Rollout;
 pub use sandbox::SandboxOptions;
 pub use secrets::Secrets;
+pub use trust::{MinisignKey, Trust};
 pub use watch::{Watch, try_watching};
 
 /// What runs the guests.

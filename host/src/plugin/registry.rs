@@ -80,6 +80,11 @@ impl Plugin {
         })
     }
 
+    /// Its calls at once.
+    pub(crate) fn concurrency(&self) -> usize {
+        self.concurrency
+    }
+
     /// The topics of the version that serves, and of the one on trial.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &TopicPattern> {
         let fresh = self.canary.iter().flat_map(|canary| &canary.version.manifest.topics);

@@ -3,10 +3,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use outboxd_core::network_share;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::loader::{Again, Loader};
 
@@ -18,13 +19,13 @@ const QUIET_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(500);
 /// Events are hints; this is what finds everything in the end.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Where the file system sends no events, or they are not wanted.
+/// Where no events come, not all of them do, or they are not wanted.
 const PERIOD_WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
 /// How changes in the folder are noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
-    /// By events where there are any, and by looking every 30 s.
+    /// By events, and by looking every 30 s; every 2 s where events cannot be had, or tell only a part: on a network share.
     #[default]
     Auto,
     /// By looking every 2 s.
@@ -47,10 +48,10 @@ impl Loader {
             if mode == Watch::Auto && watched.renew(&self.dir, &hint) {
                 again = self.scan().await;
             }
-            let wait = match (again, &watched.watcher) {
-                (Again::Soon, _) => SOON,
-                (Again::No, Some(_)) => PERIOD,
-                (Again::No, None) => PERIOD_WITHOUT_EVENTS,
+            let wait = match again {
+                Again::Soon => SOON,
+                Again::No if watched.hears_all() => PERIOD,
+                Again::No => PERIOD_WITHOUT_EVENTS,
             };
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -68,14 +69,22 @@ struct Watched {
     watcher: Option<RecommendedWatcher>,
     /// Device and inode.
     folder: Option<(u64, u64)>,
+    /// What others change on a network share sends no events here.
+    is_shared: bool,
     complained: bool,
 }
 
 impl Watched {
-    /// Listens to the folder that has the name now. Answers whether that is another one than before.
+    fn hears_all(&self) -> bool {
+        self.watcher.is_some() && !self.is_shared
+    }
+
+    /// Listens to the folder that has the name now. Answers whether it is listened to anew, or is another one than before:
+    /// what changed until now was not heard.
     fn renew(&mut self, dir: &Path, hint: &mpsc::Sender<()>) -> bool {
         let folder = std::fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()));
-        if folder == self.folder && (self.watcher.is_some() || self.complained) {
+        let is_other = folder != self.folder;
+        if !is_other && self.watcher.is_some() {
             return false;
         }
         self.folder = folder;
@@ -83,19 +92,34 @@ impl Watched {
         if folder.is_none() {
             return false;
         }
+        let period = PERIOD_WITHOUT_EVENTS.as_secs();
+        if is_other {
+            self.is_shared = is_shared(dir);
+            if self.is_shared {
+                info!("the plugin folder {dir:?} is on a network share; it is looked at every {period} s");
+            }
+        }
+        // Tried again at each look: what was missing, as one of the machine's watches, may be there by now.
         match watcher(dir, hint.clone()) {
             Ok(watcher) => {
                 self.watcher = Some(watcher);
                 self.complained = false;
+                true
             }
             Err(error) => {
-                let period = PERIOD_WITHOUT_EVENTS.as_secs();
-                warn!("the plugin folder {dir:?} cannot be watched: {error}; it is looked at every {period} s");
-                self.complained = true;
+                if !self.complained {
+                    warn!("the plugin folder {dir:?} cannot be watched: {error}; it is looked at every {period} s");
+                    self.complained = true;
+                }
+                is_other
             }
         }
-        true
     }
+}
+
+fn is_shared(dir: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    dir.canonicalize().is_ok_and(|dir| network_share(&mounts, &dir).is_some())
 }
 
 /// Whether changes in a folder can be noticed by events; the text says why not.

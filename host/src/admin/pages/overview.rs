@@ -154,6 +154,13 @@ fn failure_list(failures: &[Failure]) -> Markup {
     }
 }
 
+/// What it is granted, in one line.
+fn reaches(plugin: &PluginInfo) -> String {
+    let grants = [&plugin.hosts, &plugin.private_networks].into_iter().flatten().cloned();
+    let grants: Vec<String> = grants.chain(plugin.secrets.iter().map(|name| format!("secret {name}"))).collect();
+    if grants.is_empty() { "nothing".into() } else { grants.join(", ") }
+}
+
 fn plugin_list(plugins: &[PluginInfo]) -> Markup {
     html! {
         @if plugins.is_empty() { p { "The plugin folder has no component: every topic is unrouted." } }
@@ -163,6 +170,7 @@ fn plugin_list(plugins: &[PluginInfo]) -> Markup {
                     h3 { (text(&plugin.name, 100)) " " small.tag { (plugin.state) } }
                     dl.facts {
                         dt { "topics" } dd { (text(&plugin.topics.join(", "), 1000)) }
+                        dt { "reaches" } dd { (text(&reaches(plugin), 1000)) }
                         dt { "digest" } dd { code { (text(plugin.digest.as_deref().unwrap_or("none"), 100)) } }
                         dt { "calls" } dd { (plugin.calls) ", " (plugin.faults) " by its own fault failed" }
                         @if let Some(at) = plugin.loaded_at_ms { dt { "loaded" } dd { (moment(at as i64)) } }

@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
@@ -33,7 +33,8 @@ pub async fn list(global: &Global, admin: Option<String>, json: bool) -> anyhow:
         output::line("no plugins");
         return Ok(());
     }
-    let head = ["name", "state", "topics", "reaches", "digest", "calls", "faults", "error"];
+    let head =
+        ["name", "state", "topics", "reaches", "secrets", "limits", "digest", "loaded", "calls", "faults", "error"];
     output::line(output::table(&head, &rows));
     Ok(())
 }
@@ -44,16 +45,43 @@ fn row(plugin: &Value) -> Vec<String> {
         let items = value.as_array().into_iter().flatten().filter_map(Value::as_str);
         items.collect::<Vec<_>>().join(" ")
     };
-    let error = if plugin["error"].is_string() { &plugin["error"] } else { &plugin["last_error"] };
+    let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
+    let short = |digest: &Value| text(digest).chars().take(12).collect::<String>();
+    let canary = &plugin["canary"];
+    let (limits, loaded) = (&plugin["limits"], plugin["loaded_at_ms"].as_u64());
+    let limits = match (limits["memory_bytes"].as_u64(), limits["cpu_ms"].as_u64(), limits["deadline_ms"].as_u64()) {
+        (Some(memory), Some(cpu), Some(deadline)) => {
+            let [cpu, deadline] = [cpu, deadline].map(|ms| humantime::format_duration(Duration::from_millis(ms)));
+            format!("{} MiB, {cpu} of {deadline}", memory >> 20)
+        }
+        _ => String::new(),
+    };
+    let loaded = loaded.map(|ms| humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(ms)).to_string());
+    let errors = match (plugin["error"].as_str(), plugin["last_error"].as_str()) {
+        (Some(file), _) => file,
+        (None, last) => last.unwrap_or_default(),
+    };
     vec![
         text(&plugin["name"]),
         text(&plugin["state"]),
         list(&plugin["topics"]),
-        list(&plugin["hosts"]),
-        text(&plugin["digest"]).chars().take(12).collect(),
-        plugin["calls"].to_string(),
-        plugin["faults"].to_string(),
-        text(error),
+        [list(&plugin["hosts"]), list(&plugin["private_networks"])].join(" ").trim().to_owned(),
+        list(&plugin["secrets"]),
+        limits,
+        match canary["digest"].is_string() {
+            true => format!(
+                "{}, on trial {}: {} calls, {} faults",
+                short(&plugin["digest"]),
+                short(&canary["digest"]),
+                canary["calls"],
+                canary["faults"]
+            ),
+            false => short(&plugin["digest"]),
+        },
+        loaded.unwrap_or_default(),
+        number(&plugin["calls"]),
+        number(&plugin["faults"]),
+        errors.to_owned(),
     ]
 }
 

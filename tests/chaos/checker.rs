@@ -1,7 +1,6 @@
 //! What became of every message, and whether that is what was promised.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
@@ -11,6 +10,7 @@ use crate::producer::Fates;
 use crate::sink::Delivery;
 use crate::stage::lease;
 use crate::truth::Truth;
+use crate::verdict::{Cause, Story, Verdict};
 
 /// How long after its answer a call is settled where nothing goes wrong, on a loaded machine: a quarter of a lease, 500 ms.
 fn settled_within() -> Duration {
@@ -25,48 +25,6 @@ pub struct Evidence {
     pub faults: Vec<Fault>,
     /// Messages of which a relay has said that it lost the lease, or could not write what came of them.
     pub lapsed: HashSet<Uuid>,
-}
-
-/// The count of each class, and an example or more of what must not be.
-#[derive(Debug, Default)]
-pub struct Verdict {
-    /// Committed.
-    pub messages: usize,
-    pub rolled_back: usize,
-    /// Commits without an answer, and how many of them had been done.
-    pub unknown: usize,
-    pub unknown_committed: usize,
-    /// Delivered once, without a lease lost.
-    pub ok: usize,
-    /// Delivered once, after a lease was lost.
-    pub recovered: usize,
-    /// Delivered again, by the kind of fault that explains it. A lapse that a relay told of without a fault of ours counts
-    /// apart.
-    pub duplicates: BTreeMap<Cause, usize>,
-    /// The most that one fault has caused; of lapses without a fault all.
-    pub duplicates_max: BTreeMap<Cause, usize>,
-    pub lost: Vec<String>,
-    pub phantom: Vec<String>,
-    pub unexplained: Vec<String>,
-    /// Whatever else must not be.
-    pub broken: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    Fault(Kind),
-    Lapse,
-}
-
-impl Verdict {
-    pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.phantom.is_empty() && self.unexplained.is_empty() && self.broken.is_empty()
-    }
-
-    /// How many deliveries too many there were.
-    pub fn duplicates(&self) -> usize {
-        self.duplicates.values().sum::<usize>() + self.unexplained.len()
-    }
 }
 
 pub fn check(evidence: &Evidence) -> Verdict {
@@ -213,20 +171,6 @@ fn woke_up(fault: &Fault, delivery: &Delivery) -> bool {
     fault.kind == Kind::Paused
         && fault.incarnation == Some(delivery.incarnation)
         && fault.overlaps(delivery.at, delivery.at)
-}
-
-/// One message's deliveries, to be read by a person.
-struct Story<'a>(&'a [&'a Delivery]);
-
-impl fmt::Display for Story<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for delivery in self.0 {
-            let at = crate::faults::milliseconds(delivery.at);
-            let answered = delivery.answered.map(crate::faults::milliseconds);
-            write!(f, "[incarnation {} at {at}, answered {answered:?}] ", delivery.incarnation)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

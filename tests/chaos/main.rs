@@ -14,6 +14,7 @@ mod seed;
 mod sink;
 mod stage;
 mod truth;
+mod verdict;
 
 mod poison;
 mod postgres;

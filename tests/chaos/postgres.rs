@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use outboxd_test_support::postgres::TestPostgres;
 use outboxd_test_support::proxy::Proxy;
 
-use crate::checker::Cause;
 use crate::faults::Kind;
 use crate::nemesis::{Curfew, Numbers, harass_database, harass_relay};
 use crate::round::{LAPSES_MAX, Market, Rare, Round, alone};
 use crate::seed::Seed;
 use crate::stage::{CONCURRENCY, Lapses, Stage};
+use crate::verdict::Cause;
 
 const RELAYS: usize = 4;
 const THINK_MAX: Duration = Duration::from_millis(60);

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::checker::{Cause, Evidence, Verdict, check};
+use crate::checker::{Evidence, check};
 use crate::faults::Kind;
 use crate::ledger::{self, Entry};
 use crate::producer::{Producer, Records};
 use crate::seed::Seed;
 use crate::stage::Stage;
 use crate::truth;
+use crate::verdict::{Cause, Verdict};
 
 const PRODUCERS: usize = 4;
 /// Producers wait while so many committed messages are not delivered: a drain has to end.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use outboxd_test_support::wait_for;
 
-use crate::checker::Cause;
 use crate::nemesis::{Curfew, Numbers, harass_relay};
 use crate::round::{LAPSES_MAX, Market, Rare, Round, alone, block_on};
 use crate::seed::Seed;
 use crate::stage::{CONCURRENCY, Lapses, Stage};
 use crate::truth;
+use crate::verdict::Cause;
 
 const RELAYS: usize = 2;
 const THINK_MAX: Duration = Duration::from_millis(60);

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use outboxd_test_support::receiver::{Answer, Receiver};
+use outboxd_test_support::tools::tool;
 use outboxd_test_support::wait_for;
 use serde_json::{Value, json};
 
@@ -20,11 +22,12 @@ fn commands(page: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Runs one command of a page, as a person in the stage's folder would.
-fn run(stage: &Stage, command: &str) {
+/// Runs one command of a page, as a person in the stage's folder would who has a language's `tools` on the path.
+fn run(stage: &Stage, tools: &[PathBuf], command: &str) {
     let bin = Path::new(env!("CARGO_BIN_EXE_outboxd")).parent().expect("a folder").to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path))).expect("a path");
+    let folders = std::iter::once(bin).chain(tools.iter().cloned()).chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(folders).expect("a path");
     let mut shell = Command::new("sh");
     shell.args(["-euc", command]).current_dir(stage.path()).env("PATH", path);
     shell.env("OUTBOXD_CACHE", cache()).env_remove("DATABASE_URL");
@@ -34,14 +37,14 @@ fn run(stage: &Stage, command: &str) {
 }
 
 /// From the page's first command to a thousand messages at the target, each under its own idempotency key.
-fn the_page_works(page: &str) {
+fn the_page_works(page: &str, tools: &[PathBuf]) {
     let stage = Stage::postgres();
     let receiver = Receiver::start();
     let mut commands = commands(page);
     assert_eq!(commands.pop().as_deref(), Some("outboxd run"), "the page ends with the relay");
 
     for command in commands {
-        run(&stage, &command.replace("127.0.0.1:9000", &receiver.address().to_string()));
+        run(&stage, tools, &command.replace("127.0.0.1:9000", &receiver.address().to_string()));
     }
     let payloads: Vec<String> = (0..MESSAGES).map(|n| format!("{{\"id\": {n}, \"total\": 1.5}}")).collect();
     stage.publish_lines("orders", &payloads);
@@ -60,20 +63,34 @@ fn the_page_works(page: &str) {
 
 #[test]
 fn rust() {
-    the_page_works(include_str!("../../docs/plugins/rust.md"));
+    the_page_works(include_str!("../../docs/plugins/rust.md"), &[]);
 }
 
 #[test]
 fn js() {
     if is_there("npm") {
-        the_page_works(include_str!("../../docs/plugins/js.md"));
+        the_page_works(include_str!("../../docs/plugins/js.md"), &[]);
     }
 }
 
 #[test]
 fn python() {
     if is_there("python3") {
-        the_page_works(include_str!("../../docs/plugins/python.md"));
+        the_page_works(include_str!("../../docs/plugins/python.md"), &[]);
+    }
+}
+
+#[test]
+fn go() {
+    if let Some(go) = tool("go") {
+        the_page_works(include_str!("../../docs/plugins/go.md"), &[go.join("bin")]);
+    }
+}
+
+#[test]
+fn c() {
+    if let Some(programs) = tool("clang") {
+        the_page_works(include_str!("../../docs/plugins/c.md"), &[programs]);
     }
 }
 
@@ -100,10 +117,72 @@ fn each_page_shows_the_handler_that_plugin_new_writes() {
             "```python\n",
             include_str!("../../plugins/templates/python/app.py"),
         ),
+        (include_str!("../../docs/plugins/go.md"), "```go\n", include_str!("../../plugins/templates/go/plugin.go")),
+        (include_str!("../../docs/plugins/c.md"), "```c\n", include_str!("../../plugins/templates/c/handler.c")),
     ] {
         let shown = page.split(fence).nth(1).expect("a handler").split("```").next().expect("its end");
         assert!(source.contains(shown), "the page shows another handler than the template's:\n{shown}");
     }
+}
+
+/// A project's own build, with nothing on the path but `programs` and what every system has.
+fn build_with(stage: &Stage, programs: &[(&str, &str)]) -> String {
+    let bin = stage.path().join("programs");
+    std::fs::create_dir_all(&bin).unwrap();
+    for (name, text) in programs {
+        std::fs::write(bin.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["bash", "dirname", "env", "rm"] {
+        let path = std::env::var_os("PATH").expect("a path");
+        let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.exists());
+        let program = found.expect(name);
+        std::os::unix::fs::symlink(program, bin.join(name)).ok();
+    }
+    let build = Command::new(bin.join("bash")).arg("orders/build").current_dir(stage.path()).env("PATH", &bin).output();
+    let build = build.unwrap();
+    assert!(!build.status.success());
+    String::from_utf8(build.stderr).unwrap()
+}
+
+#[test]
+fn a_build_names_what_is_missing() {
+    for (lang, programs, words) in [
+        ("rust", &[][..], "cargo is missing: install Rust"),
+        ("rust", &[("cargo", ""), ("rustc", "echo /nowhere")], "run `rustup target add wasm32-wasip2`"),
+        ("js", &[], "node is missing: install Node.js"),
+        ("js", &[("node", "")], "componentize-qjs is missing: run `npm install`"),
+        ("python", &[], "componentize-py is missing: run `python3 -m venv .venv"),
+        ("go", &[], "go is missing: install Go"),
+        ("go", &[("go", "")], "outboxd is missing: put it on your path"),
+        ("c", &[], "outboxd is missing: put it on your path"),
+        ("c", &[("outboxd", "")], "install clang, lld and wasi-libc"),
+        ("c", &[("outboxd", ""), ("clang", "exit 1")], "\"clang\" does not build for WASI"),
+    ] {
+        let stage = Stage::sqlite();
+        stage.outboxd(&["plugin", "new", "orders", "--lang", lang]).ok();
+
+        let complaint = build_with(&stage, programs);
+
+        assert!(complaint.contains(words), "{lang}: {complaint}");
+    }
+}
+
+#[test]
+fn a_core_module_that_cannot_become_a_plugin_fails_in_one_line() {
+    let stage = Stage::sqlite();
+    stage.install_verbs("");
+    let module = stage.path().join("orders.core.wasm");
+
+    std::fs::copy(verbs(&stage), &module).unwrap();
+    let complaint = stage.outboxd(&["plugin", "build", "orders.core.wasm"]).fails(1);
+
+    let component = "\"orders.core.wasm\" cannot become a plugin: it is a component already";
+    assert!(complaint.contains(component) && complaint.trim().lines().count() == 1, "{complaint}");
+    assert!(!stage.path().join("orders.wasm").exists());
+    std::fs::rename(&module, stage.path().join("orders.o")).unwrap();
+    let complaint = stage.outboxd(&["plugin", "build", "orders.o"]).fails(2);
+    assert!(complaint.contains("--output"), "{complaint}");
 }
 
 #[test]

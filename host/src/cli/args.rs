@@ -264,6 +264,15 @@ pub enum PluginCommand {
         #[arg(long)]
         lang: Lang,
     },
+    /// Make a component of a core module, which is what compilers of C and Go stop at
+    Build {
+        /// The core module
+        #[arg(value_name = "NAME.core.wasm")]
+        file: PathBuf,
+        /// Where the component goes [default: NAME.wasm beside it]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Say whether a file would be accepted as a plugin, what it could reach and what it costs
     Check {
         /// The component; its manifest lies beside it
@@ -315,6 +324,8 @@ pub enum Lang {
     /// JavaScript, with TypeScript's types
     Js,
     Python,
+    Go,
+    C,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

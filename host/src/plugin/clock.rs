@@ -26,7 +26,19 @@ impl HostMonotonicClock for CoarseMonotonicClock {
         STEP.as_nanos() as u64
     }
 
+    /// Begins with one step: Go's runtime takes a clock that stands at zero for a broken one.
     fn now(&self) -> u64 {
-        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000_000)
+        let steps = u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        steps.saturating_mul(self.resolution())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_has_just_begun_is_not_at_zero() {
+        assert!(CoarseMonotonicClock(Instant::now() + Duration::from_secs(60)).now() > 0);
     }
 }

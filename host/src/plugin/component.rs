@@ -11,8 +11,16 @@ const SPEAKS_MAJOR: &str = "1";
 /// A larger file is not read. Bytes.
 pub const COMPONENT_BYTES_MAX: u64 = 64 << 20;
 
-/// Says what the bytes are, where they are no component.
-pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
+/// What WebAssembly comes as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Component,
+    /// What compilers for WASI 0.1 make, and what a component holds inside.
+    Core,
+}
+
+/// Which of the two the bytes are, or what else they look like.
+pub(crate) fn kind(bytes: &[u8]) -> Result<Kind, String> {
     if bytes.is_empty() {
         return Err("the file is empty".into());
     }
@@ -23,12 +31,8 @@ pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
         return Err("this is a precompiled native artefact, which outboxd never loads from here; use the .wasm it was made from".into());
     }
     match bytes.get(..8) {
-        Some(b"\0asm\x0d\0\x01\0") => check_whole(bytes),
-        Some(b"\0asm\x01\0\0\0") => {
-            Err("this is a core WebAssembly module, not a component; build it for wasm32-wasip2, or make a \
-            component of it with `wasm-tools component new`"
-                .into())
-        }
+        Some(b"\0asm\x0d\0\x01\0") => check_whole(bytes).map(|()| Kind::Component),
+        Some(b"\0asm\x01\0\0\0") => Ok(Kind::Core),
         Some([0, b'a', b's', b'm', ..]) => {
             Err("this is WebAssembly of an unknown version; rebuild it with current tools".into())
         }
@@ -62,6 +66,18 @@ fn section_length(bytes: &[u8]) -> Option<(usize, usize)> {
         }
     }
     None
+}
+
+/// Says what the bytes are, where they are no component.
+pub(crate) fn check_kind(bytes: &[u8]) -> Result<(), String> {
+    match kind(bytes)? {
+        Kind::Component => Ok(()),
+        Kind::Core => {
+            Err("this is a core WebAssembly module, not a component; make one of it with `outboxd plugin build`, \
+            or build it for wasm32-wasip2"
+                .into())
+        }
+    }
 }
 
 fn is_text(bytes: &[u8]) -> bool {
@@ -132,7 +148,7 @@ fn major(version: &str) -> &str {
 }
 
 /// The whole chain of an error in one line.
-pub(crate) fn one_line(error: &wasmtime::Error) -> String {
+pub(crate) fn one_line(error: &impl std::fmt::Display) -> String {
     let text = format!("{error:#}");
     outboxd_core::safe_text(&text.split_whitespace().collect::<Vec<_>>().join(" "), 1 << 10)
 }

@@ -53,6 +53,7 @@ mod watch;
 
 pub use compiler::{ChildCompiler, Compiler, child_main};
 pub use component::COMPONENT_BYTES_MAX;
+pub(crate) use component::{Kind, kind, one_line};
 pub use egress::Exchange;
 pub use engine::{MEMORY_BYTES_MAX, Pooling};
 pub use folder::Content;

@@ -1,5 +1,6 @@
 //! `outboxd plugin`: begin a plugin, look at it, try it without a database, and see what a running relay serves.
 
+mod build;
 mod check;
 mod invoke;
 mod list;
@@ -20,6 +21,7 @@ use crate::plugin::{Golden, Manifest, OnePlugin, SandboxOptions, read_goldens, r
 pub async fn plugin(global: &Global, command: PluginCommand) -> anyhow::Result<()> {
     match command {
         PluginCommand::New { name, lang } => new::new(&name, lang),
+        PluginCommand::Build { file, output } => build::build(&file, output),
         PluginCommand::Check { file, json } => check::check(global, &file, json).await,
         PluginCommand::Test { path } => test::test(global, &path).await,
         PluginCommand::Invoke(args) => invoke::invoke(global, args).await,

@@ -17,7 +17,7 @@ pub fn new(name: &str, lang: Lang) -> anyhow::Result<()> {
         let wrong = format!("{name:?} is no name for a plugin: a lower-case letter, then letters, digits and \"-\"");
         return Err(WrongSettings::one(wrong));
     }
-    let files = templates::COMMON.iter().chain(templates::WIT).chain(templates::of(lang));
+    let files = [templates::COMMON, templates::WIT].into_iter().chain(templates::of(lang)).flatten();
     make(Path::new(name), files.map(|(path, text)| (path.replace("{{name}}", name), text.replace("{{name}}", name))))?;
     output::line(format!("{name}/ is ready; its README.md says what is where. Next:"));
     output::line(format!("  {name}/build"));

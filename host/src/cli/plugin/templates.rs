@@ -43,10 +43,14 @@ const RUST: &[File] = files!("plugins/templates/rust":
     "Cargo.toml",
     "README.md",
     "build",
-    "sdk/Cargo.toml",
-    "sdk/src/http.rs",
-    "sdk/src/lib.rs",
     "src/lib.rs",
+);
+
+/// The crate that plugins in Rust are written with: a copy that is the project's own, since it is on no registry.
+const SDK_RUST: &[File] = files!("plugins/sdk-rust":
+    "sdk/Cargo.toml" = "Cargo.toml",
+    "sdk/src/http.rs" = "src/http.rs",
+    "sdk/src/lib.rs" = "src/lib.rs",
 );
 
 const JS: &[File] = files!("plugins/templates/js":
@@ -80,12 +84,58 @@ const PYTHON: &[File] = files!("plugins/templates/python":
     "stubs/wit_world/imports/store.py",
 );
 
-/// What a language adds.
-pub fn of(lang: Lang) -> &'static [File] {
+const GO: &[File] = files!("plugins/templates/go":
+    ".gitignore" = "gitignore",
+    "README.md",
+    "build",
+    "go.mod",
+    "plugin.go",
+    "sdk/gen/export_outboxd_plugin_handler/handle.go",
+    "sdk/gen/outboxd_plugin_context/empty.s",
+    "sdk/gen/outboxd_plugin_context/wit_bindings.go",
+    "sdk/gen/outboxd_plugin_http/empty.s",
+    "sdk/gen/outboxd_plugin_http/wit_bindings.go",
+    "sdk/gen/outboxd_plugin_messages/empty.s",
+    "sdk/gen/outboxd_plugin_messages/wit_bindings.go",
+    "sdk/gen/outboxd_plugin_secrets/empty.s",
+    "sdk/gen/outboxd_plugin_secrets/wit_bindings.go",
+    "sdk/gen/wasi_config_store/empty.s",
+    "sdk/gen/wasi_config_store/wit_bindings.go",
+    "sdk/gen/wasi_logging_logging/empty.s",
+    "sdk/gen/wasi_logging_logging/wit_bindings.go",
+    "sdk/gen/wit_exports.go",
+    "sdk/go.mod",
+    "sdk/http.go",
+    "sdk/outboxd.go",
+    "sdk/wit/LICENSE",
+    "sdk/wit/README.md",
+    "sdk/wit/runtime/runtime.go",
+    "sdk/wit/types/option.go",
+    "sdk/wit/types/result.go",
+    "sdk/wit/types/tuple.go",
+    "sdk/wit/types/unit.go",
+);
+
+const C: &[File] = files!("plugins/templates/c":
+    ".gitignore" = "gitignore",
+    "README.md",
+    "build",
+    "gen/plugin.c",
+    "gen/plugin.h",
+    "handler.c",
+    "json.c",
+    "outboxd.c",
+    "outboxd.h",
+);
+
+/// What a language adds, in two parts.
+pub fn of(lang: Lang) -> [&'static [File]; 2] {
     match lang {
-        Lang::Rust => RUST,
-        Lang::Js => JS,
-        Lang::Python => PYTHON,
+        Lang::Rust => [RUST, SDK_RUST],
+        Lang::Js => [JS, &[]],
+        Lang::Python => [PYTHON, &[]],
+        Lang::Go => [GO, &[]],
+        Lang::C => [C, &[]],
     }
 }
 
@@ -106,11 +156,18 @@ mod tests {
         for (folder, list) in [
             ("plugins/templates/common", COMMON),
             ("plugins/templates/rust", RUST),
+            ("plugins/sdk-rust", SDK_RUST),
             ("plugins/templates/js", JS),
             ("plugins/templates/python", PYTHON),
+            ("plugins/templates/go", GO),
+            ("plugins/templates/c", C),
             ("wit/v1", WIT),
         ] {
-            let on_disk = files_of(&root.join(folder));
+            let mut on_disk = files_of(&root.join(folder));
+            // A project has a README of its own, and one lock file, which its first build makes.
+            on_disk.retain(|file| {
+                folder != "plugins/sdk-rust" || !(file.ends_with("Cargo.lock") || file.ends_with("README.md"))
+            });
             for file in &on_disk {
                 let text = std::fs::read_to_string(file).unwrap();
                 assert!(list.iter().any(|(_, listed)| *listed == text), "{file:?} is not listed");

@@ -99,3 +99,27 @@ fn no_answer(error: HttpError) -> String {
         HttpError::Protocol(what) => format!("no usable answer: {what}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, headers: &[(&str, &str)]) -> Answer {
+        let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        Answer { status, headers, body: b"no such order".to_vec() }
+    }
+
+    #[test]
+    fn only_2xx_is_accepted_and_the_wait_is_the_targets() {
+        assert!(answer(204, &[]).accepted().is_ok());
+        let Err(Failure::Retry(retry)) = answer(503, &[("retry-after", " 30 ")]).accepted() else { panic!("accepted") };
+        assert_eq!((&*retry.reason, retry.after_ms), ("HTTP 503: no such order", Some(30_000)));
+    }
+
+    #[test]
+    fn a_wait_that_is_no_number_of_seconds_is_none() {
+        for odd in ["", "soon", "-1", "1.5", "99999999999999999999999", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+            assert_eq!(answer(503, &[("retry-after", odd)]).retry_after(), None, "{odd}");
+        }
+    }
+}

@@ -34,11 +34,23 @@ pub use bindings::wasi::logging::logging;
 #[macro_export]
 macro_rules! handler {
     ($deliver:path) => {
+        fn outboxd_typed(message: &$crate::Message) -> ::std::result::Result<(), $crate::Failure> {
+            $crate::handle(message, $deliver)
+        }
+
+        $crate::raw_handler!(outboxd_typed);
+    };
+}
+
+/// Makes a function the plugin's handler that reads the payload itself: `fn(&Message) -> Result<(), Failure>`.
+#[macro_export]
+macro_rules! raw_handler {
+    ($deliver:path) => {
         struct OutboxdHandler;
 
         impl $crate::bindings::exports::outboxd::plugin::handler::Guest for OutboxdHandler {
             fn handle(message: $crate::Message) -> ::std::result::Result<(), $crate::Failure> {
-                $crate::handle(&message, $deliver)
+                $deliver(&message)
             }
         }
 
@@ -66,6 +78,11 @@ pub fn cancel(reason: impl Into<String>) -> Failure {
 pub fn retry(reason: impl Into<String>, after: Option<Duration>) -> Failure {
     let after_ms = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
     Failure::Retry(bindings::outboxd::plugin::messages::Retry { reason: reason.into(), after_ms })
+}
+
+/// A value of `[settings]` in the manifest, where there is one.
+pub fn optional_setting(name: &str) -> Option<String> {
+    bindings::wasi::config::store::get(name).ok().flatten()
 }
 
 /// A value of `[settings]` in the manifest. Its absence is the operator's to correct, so the message waits.

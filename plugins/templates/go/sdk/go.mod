@@ -1,0 +1,3 @@
+module outboxd
+
+go 1.25

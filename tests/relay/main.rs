@@ -22,6 +22,7 @@ mod promises;
 mod publish_page;
 mod readme;
 mod ready;
+mod redis;
 mod service;
 mod signatures;
 mod stage;

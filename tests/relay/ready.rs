@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use outboxd::plugin::egress::TcpPeer;
 use outboxd::plugin::{
     Ceiling, Content, Invoked, Manifest, OnePlugin, PluginHost, PluginOptions, SandboxOptions, Secrets,
 };
@@ -35,6 +36,7 @@ fn loads(name: &str, component: &Path, secrets: &[(&str, &str)]) -> Result<(), S
         dir: dir.path().into(),
         // Where the relay of the same test looks too: a large component is compiled once.
         cache_dir: Some(cache().join("compiled")),
+        ceiling: Ceiling { tcp: vec![TcpPeer::parse("redis.internal:6379").expect("a peer")], ..Ceiling::default() },
         sandbox: SandboxOptions { slots: 2, secrets, ..SandboxOptions::default() },
         ..PluginOptions::default()
     };
@@ -54,6 +56,11 @@ fn loads(name: &str, component: &Path, secrets: &[(&str, &str)]) -> Result<(), S
 #[test]
 fn webhook() {
     assert_eq!(loads("webhook", &guests::plugin("webhook"), &[("SHOP_KEY", "whsec_c2hvcA==")]), Ok(()));
+}
+
+#[test]
+fn redis() {
+    assert_eq!(loads("redis", &guests::plugin("redis"), &[]), Ok(()));
 }
 
 #[test]

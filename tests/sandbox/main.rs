@@ -46,5 +46,7 @@ mod ssrf;
 mod storm;
 /// Bodies through `wasi:http`.
 mod streams;
+/// Raw connections, where they are granted.
+mod tcp;
 /// Pins and signatures.
 mod trust;

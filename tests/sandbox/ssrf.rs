@@ -28,7 +28,7 @@ const ADDRESSES: &str = "127.0.0.1 127.0.0.2 127.1.1.1 0.0.0.0 10.0.0.1 10.255.2
     ff05::1 100::1 2001:2::1 2606:4700::5efe:127.0.0.1";
 
 /// Hosts as a guest may write them: numbers, parts, bases, encodings, tricks.
-const HOSTS: &str = "localhost LOCALHOST localhost. localhost.localdomain ip6-localhost 127.1 127.0.1 0 00 0x0 0x7f.1 0x7f.0.0.1 0x7f000001 \
+pub(crate) const HOSTS: &str = "localhost LOCALHOST localhost. localhost.localdomain ip6-localhost 127.1 127.0.1 0 00 0x0 0x7f.1 0x7f.0.0.1 0x7f000001 \
     2130706433 017700000001 0177.0.0.1 0177.0.0.01 127.000.000.001 127.0.0.1. 127.0.0.01 0x7F.0x0.0x0.0x1 2852039166 0xa9fea9fe \
     0251.0376.0251.0376 169.254.43518 0xA9.0xFE.0xA9.0xFE 10.1 167772161 0xa000001 012.0.0.1 192.168.1 3232235521 0xc0a80001 \
     0300.0250.0.1 [::1] [::] [0:0:0:0:0:0:0:1] [::0001] [::ffff:127.0.0.1] [::ffff:7f00:1] [::FFFF:127.0.0.1] [0:0:0:0:0:ffff:7f00:0001] \

@@ -59,6 +59,7 @@ pub fn configuration(config: &Config) -> String {
         "[sandbox]".into(),
         format!("hosts = {}", list(&ceiling.hosts)),
         format!("private_networks = {}", list(&ceiling.private_networks)),
+        format!("tcp = {}", list(&ceiling.tcp)),
         format!("memory = \"{}B\"", ceiling.memory),
         format!("cpu = {}", time(ceiling.cpu)),
         format!("deadline = {}", time(ceiling.deadline)),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::plugin::egress::{HostPattern, RootsBase, TlsRoots};
-use crate::plugin::{Ceiling, networks};
+use crate::plugin::{Ceiling, networks, peers};
 use crate::toml_reader::Reader;
 
 pub(super) fn ceiling(reader: &Reader) -> Ceiling {
@@ -12,6 +12,7 @@ pub(super) fn ceiling(reader: &Reader) -> Ceiling {
     Ceiling {
         hosts: reader.strings("hosts").map_or(defaults.hosts, |hosts| hosts.iter().filter_map(parse).collect()),
         private_networks: networks(reader, "private_networks"),
+        tcp: peers(reader),
         memory: reader.size("memory").unwrap_or(defaults.memory),
         cpu: reader.duration("cpu").unwrap_or(defaults.cpu),
         deadline: reader.duration("deadline").unwrap_or(defaults.deadline),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::egress::{AddressGuard, EgressPolicy, HostPattern, is_public};
+use super::egress::{AddressGuard, EgressPolicy, HostPattern, TcpPeer, is_public};
 use super::engine::MEMORY_BYTES_MAX;
 
 /// What the operator lets one plugin reach: the manifest's `[grants]`. Nothing by default.
@@ -13,6 +13,8 @@ pub struct Grants {
     pub hosts: Vec<HostPattern>,
     /// Networks that are not public and may be reached all the same.
     pub private_networks: Vec<IpNet>,
+    /// Whom raw TCP connections may be opened to.
+    pub tcp: Vec<TcpPeer>,
     /// Of each secret, the destinations that its placeholder may be sent to. None: for signing only.
     pub secrets: BTreeMap<String, Vec<HostPattern>>,
 }
@@ -24,6 +26,8 @@ pub struct Ceiling {
     pub hosts: Vec<HostPattern>,
     /// Default: none.
     pub private_networks: Vec<IpNet>,
+    /// Default: none.
+    pub tcp: Vec<TcpPeer>,
     /// Bytes; default 256 MiB, which is also the most there is.
     pub memory: u64,
     /// Default 10 s.
@@ -37,6 +41,7 @@ impl Default for Ceiling {
         Ceiling {
             hosts: vec![HostPattern::everything()],
             private_networks: vec![],
+            tcp: vec![],
             memory: MEMORY_BYTES_MAX,
             cpu: Duration::from_secs(10),
             deadline: Duration::from_secs(300),
@@ -72,6 +77,14 @@ impl Ceiling {
         Err(format!("{network} lies beyond [sandbox] private_networks of outboxd.toml"))
     }
 
+    /// Whether a manifest may grant raw TCP to this peer.
+    pub(crate) fn admits_tcp(&self, peer: &TcpPeer) -> Result<(), String> {
+        if self.tcp.contains(peer) {
+            return Ok(());
+        }
+        Err(format!("{peer} lies beyond [sandbox] tcp of outboxd.toml; to allow it, add \"{peer}\" there"))
+    }
+
     fn holds(&self, ip: IpAddr) -> bool {
         self.private_networks.iter().any(|network| network.contains(&ip))
     }
@@ -80,7 +93,7 @@ impl Ceiling {
 impl Grants {
     /// The pure part of the guard.
     pub(crate) fn policy(&self) -> EgressPolicy {
-        EgressPolicy { hosts: self.hosts.clone(), secrets: self.secrets.clone() }
+        EgressPolicy { hosts: self.hosts.clone(), secrets: self.secrets.clone(), tcp: self.tcp.clone() }
     }
 
     /// The part that looks at addresses. An address that is granted literally needs no network beside it.

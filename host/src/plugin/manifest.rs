@@ -4,7 +4,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use outboxd_core::{Backoff, RetryPolicy, TopicPattern};
 
-use super::egress::HostPattern;
+use super::egress::{HostPattern, TcpPeer};
 use super::engine::MEMORY_BYTES_MAX;
 use super::grants::{Ceiling, Grants};
 use super::limits::Limits;
@@ -66,13 +66,14 @@ impl Manifest {
         ceiling: &Ceiling,
         default_retry: &RetryPolicy,
     ) -> Result<Manifest, Vec<ConfigError>> {
+        let profile = match reader.word("profile", &["std", "minimal"]) {
+            Some("minimal") => Profile::Minimal,
+            _ => Profile::Std,
+        };
         let manifest = Manifest {
             topics: topics(reader, stem),
-            profile: match reader.word("profile", &["std", "minimal"]) {
-                Some("minimal") => Profile::Minimal,
-                _ => Profile::Std,
-            },
-            grants: grants(&reader.section("grants"), ceiling),
+            profile,
+            grants: grants(&reader.section("grants"), ceiling, profile),
             concurrency: reader.section("limits").integer("concurrency", 1..=1000).map(|number| number as usize),
             limits: limits(&reader.section("limits"), ceiling),
             retry: retry(&reader.section("retry"), default_retry),
@@ -103,15 +104,17 @@ fn topics(reader: &Reader, stem: &str) -> Vec<TopicPattern> {
     topics
 }
 
-fn grants(reader: &Reader, ceiling: &Ceiling) -> Grants {
+fn grants(reader: &Reader, ceiling: &Ceiling, profile: Profile) -> Grants {
     let private_networks = networks(reader, "private_networks");
     for network in &private_networks {
         note(reader, "private_networks", ceiling.admits_network(network));
     }
     let mut hosts = patterns(reader, "hosts", reader.strings("hosts").unwrap_or_default());
     hosts.retain(|pattern| ceiling.admits_host(pattern).map_err(|why| reader.error("hosts", why)).is_ok());
-    if reader.strings("tcp").is_some_and(|granted| !granted.is_empty()) {
-        reader.error("tcp", "this version of outboxd grants no raw TCP; use outgoing HTTP");
+    let mut tcp = peers(reader);
+    tcp.retain(|peer| ceiling.admits_tcp(peer).map_err(|why| reader.error("tcp", why)).is_ok());
+    if profile == Profile::Minimal && !tcp.is_empty() {
+        reader.error("tcp", "the profile \"minimal\" has no sockets; leave `profile` out");
     }
     let bound = reader.lists("secrets").unwrap_or_default();
     let secrets = bound.into_iter().map(|(name, names)| {
@@ -124,12 +127,18 @@ fn grants(reader: &Reader, ceiling: &Ceiling) -> Grants {
         (name, patterns)
     });
     let secrets = secrets.collect();
-    Grants { hosts, private_networks, secrets }
+    Grants { hosts, private_networks, tcp, secrets }
 }
 
 fn patterns(reader: &Reader, key: &str, texts: Vec<String>) -> Vec<HostPattern> {
     let parse = |text: &String| HostPattern::parse(text).map_err(|why| reader.error(key, why)).ok();
     texts.iter().filter_map(parse).collect()
+}
+
+/// A list of peers for raw TCP: `redis.internal:6379`, `10.0.0.7:4222`.
+pub fn peers(reader: &Reader) -> Vec<TcpPeer> {
+    let parse = |text: &String| TcpPeer::parse(text).map_err(|why| reader.error("tcp", why)).ok();
+    reader.strings("tcp").unwrap_or_default().iter().filter_map(parse).collect()
 }
 
 /// A list of networks: `10.0.0.0/8`, `fd00::/8`, or single addresses.
@@ -323,6 +332,26 @@ mod tests {
         let guard = manifest.grants.guard(&[]);
         assert!(guard.check_for(&destination, "127.0.0.1:9000".parse().unwrap()).is_ok());
         assert!(guard.check("127.0.0.1:9000".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn raw_tcp_is_granted_to_the_peers_that_the_operator_names_and_no_other() {
+        let ceiling = Ceiling { tcp: vec![TcpPeer::parse("redis.internal:6379").unwrap()], ..Ceiling::default() };
+        let granted = |peer: &str| parse_under(&ceiling, &format!("[grants]\ntcp = [\"{peer}\"]"));
+
+        assert_eq!(granted("redis.internal:6379").unwrap().grants.tcp, ceiling.tcp);
+        for (peer, words) in [
+            ("redis.internal:6380", "add \"redis.internal:6380\""),
+            ("10.0.0.7:6379", "beyond [sandbox] tcp"),
+            ("redis.internal", "names no port"),
+            ("redis://redis.internal:6379", "has a scheme"),
+            ("*.internal:6379", "no host name"),
+        ] {
+            let errors = granted(peer).unwrap_err();
+            assert!(errors[0].starts_with("shop.toml:2: grants.tcp") && errors[0].contains(words), "{errors:?}");
+        }
+        let minimal = "profile = \"minimal\"\n[grants]\ntcp = [\"redis.internal:6379\"]";
+        assert!(parse_under(&ceiling, minimal).unwrap_err()[0].contains("no sockets"));
     }
 
     #[test]

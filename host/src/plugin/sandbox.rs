@@ -14,6 +14,7 @@ use super::grants::Grants;
 use super::limits::MemoryBudget;
 use super::manifest::Profile;
 use super::secrets::Secrets;
+use super::sockets;
 use super::state::CallState;
 use super::threads::GuestThreads;
 
@@ -113,7 +114,10 @@ impl Sandbox {
 fn linker(engine: &Engine, profile: Profile) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     match profile {
-        Profile::Std => wasmtime_wasi::p2::add_to_linker_async(&mut linker)?,
+        Profile::Std => {
+            wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+            sockets::add_to_linker(&mut linker)?;
+        }
         Profile::Minimal => wasmtime_wasi::p2::add_to_linker_proxy_interfaces_async(&mut linker)?,
     }
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;

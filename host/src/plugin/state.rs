@@ -18,6 +18,7 @@ use super::limits::{Limits, StoreLimiter};
 use super::output::{CallFacts, GuestOutput, Level};
 use super::redact::Redactor;
 use super::secrets::{self, Secrets};
+use super::sockets::CurrentCall;
 
 /// Resources that a guest may hold at once, on either side.
 pub(crate) const HANDLES_MAX: usize = 4096;
@@ -37,6 +38,10 @@ pub(crate) struct CallState {
     pub(crate) interrupted: Option<Interrupt>,
     pub(crate) output: GuestOutput,
     pub(crate) egress: CallEgress,
+    /// Where TCP is granted: what its sockets ask.
+    pub(crate) current_call: Option<CurrentCall>,
+    /// How many TCP sockets it holds.
+    pub(crate) sockets: u32,
     secrets: GrantedSecrets,
     signatures_left: u32,
     context: CallContext,
@@ -112,9 +117,9 @@ impl CallState {
         secrets: GrantedSecrets,
         context: CallContext,
     ) -> Self {
-        // Deny by data: no preopened folder, no variable, no argument, no socket, no name look-up.
-        let wasi = WasiCtx::builder()
-            .stdout(output.stdout())
+        // Deny by data: no preopened folder, no variable, no argument, no name look-up, no socket unless TCP is granted.
+        let mut wasi = WasiCtx::builder();
+        wasi.stdout(output.stdout())
             .stderr(output.stderr())
             .max_random_size(RANDOM_BYTES_MAX)
             .wall_clock(CoarseWallClock)
@@ -122,14 +127,18 @@ impl CallState {
             .allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false)
-            .allow_blocking_current_thread(false)
-            .build();
+            .allow_blocking_current_thread(false);
+        let current_call = egress.grants_tcp().then(|| CurrentCall::new(egress.clone()));
+        if let Some(call) = current_call.clone() {
+            wasi.allow_tcp(true);
+            wasi.socket_addr_check(move |address, what| Box::pin(std::future::ready(call.admits(address, what))));
+        }
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(FIELD_BYTES_MAX);
         let mut table = ResourceTable::new();
         table.set_max_capacity(HANDLES_MAX);
         CallState {
-            wasi,
+            wasi: wasi.build(),
             http,
             table,
             hooks: EgressHooks::new(egress.clone()),
@@ -139,6 +148,8 @@ impl CallState {
             interrupted: None,
             output,
             egress,
+            current_call,
+            sockets: 0,
             secrets,
             signatures_left: SIGNATURES_MAX,
             context,
@@ -159,6 +170,9 @@ impl CallState {
         self.output.renew(Arc::new(facts), limits, redactor.clone());
         self.egress = CallEgress::new(egress, limits, redactor);
         self.hooks = EgressHooks::new(self.egress.clone());
+        if let Some(call) = &self.current_call {
+            call.set(self.egress.clone());
+        }
         self.limiter.shortage = None;
         self.bounds = bounds;
         self.interrupted = None;

@@ -17,6 +17,7 @@ struct Checked {
     topics: Vec<String>,
     hosts: Vec<String>,
     private_networks: Vec<String>,
+    tcp: Vec<String>,
     secrets: Vec<String>,
     /// Golden messages, all of which came out as they say.
     goldens: usize,
@@ -48,6 +49,7 @@ pub async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<(
         topics: manifest.topics.iter().map(ToString::to_string).collect(),
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
+        tcp: manifest.grants.tcp.iter().map(ToString::to_string).collect(),
         secrets: manifest.grants.secrets.keys().cloned().collect(),
         goldens: goldens.len(),
         memory_bytes: manifest.limits.memory,
@@ -63,7 +65,9 @@ pub async fn check(global: &Global, file: &Path, json: bool) -> anyhow::Result<(
     output::line(format!("exports   {}", or_nothing(&checked.exports)));
     output::line(format!("imports   {}", or_nothing(&checked.imports)));
     output::line(format!("handles   {}", or_nothing(&checked.topics)));
-    output::line(format!("reaches   {}", or_nothing(&checked.hosts)));
+    let tcp = checked.tcp.iter().map(|peer| format!("tcp://{peer}"));
+    let reaches: Vec<String> = checked.hosts.iter().cloned().chain(tcp).collect();
+    output::line(format!("reaches   {}", or_nothing(&reaches)));
     output::line(format!("secrets   {}", or_nothing(&checked.secrets)));
     output::line(format!("plays     {} golden messages as they say", checked.goldens));
     output::line(format!(

@@ -26,7 +26,8 @@ impl AddressGuard {
         self.check(address)
     }
 
-    fn check_refused(&self, address: SocketAddr) -> Result<(), String> {
+    /// Whether an address that is granted literally may be reached: unless it is the relay's own.
+    pub(super) fn check_refused(&self, address: SocketAddr) -> Result<(), String> {
         if faces(address.ip()).into_iter().any(|face| self.is_refused(face, address.port())) {
             return Err(format!("{address} is the relay's own listener or its database"));
         }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,12 +54,15 @@ impl Waits {
 /// The outgoing requests of one call: one guard and one budget, whichever interface the guest uses. Clones share them.
 #[derive(Clone)]
 pub(crate) struct CallEgress {
-    egress: Arc<Egress>,
+    pub(super) egress: Arc<Egress>,
     redactor: Redactor,
-    requests_left: Arc<AtomicU32>,
+    /// Requests and TCP connections.
+    pub(super) requests_left: Arc<AtomicU32>,
     under_way: Arc<Semaphore>,
     pub(crate) upload_left: Arc<AtomicU64>,
-    download_left: Arc<AtomicU64>,
+    pub(crate) download_left: Arc<AtomicU64>,
+    /// Where the names lead that this call has looked up for TCP.
+    pub(super) looked_up: Arc<Mutex<BTreeMap<String, Vec<IpAddr>>>>,
     refusal: Arc<Mutex<Option<String>>>,
     failure: Arc<Mutex<Option<String>>>,
     last_response: Arc<LastResponse>,
@@ -80,6 +85,7 @@ impl CallEgress {
             under_way: Arc::new(Semaphore::new(limits.requests_at_once as usize)),
             upload_left: Arc::new(AtomicU64::new(limits.upload)),
             download_left: Arc::new(AtomicU64::new(limits.download)),
+            looked_up: Arc::default(),
             refusal: Arc::default(),
             failure: Arc::default(),
             last_response: Arc::default(),
@@ -305,7 +311,7 @@ fn end(noted: Option<Noted>, answer: impl ToString) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -25,7 +25,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const TLS_TIMEOUT: Duration = Duration::from_secs(5);
 /// A name with more addresses is tried no further.
-const ADDRESSES_MAX: usize = 4;
+pub(super) const ADDRESSES_MAX: usize = 4;
 
 /// Turns a name into addresses. The system's resolver, or a test's.
 pub trait Resolve: Send + Sync {
@@ -74,17 +74,7 @@ impl Connector {
     /// The addresses that may be tried. One that is refused refuses the name: a name with a public and a private address
     /// is no accident.
     async fn addresses(&self, destination: &Destination) -> Result<Vec<SocketAddr>, EgressError> {
-        let ips = match &destination.host {
-            Host::Ip(ip) => vec![*ip],
-            Host::Name(name) => match timeout(RESOLVE_TIMEOUT, self.resolver.resolve(name)).await {
-                Err(_) => {
-                    return Err(EgressError::Dns(format!("{name}: no answer in {} s", RESOLVE_TIMEOUT.as_secs())));
-                }
-                Ok(Err(error)) => return Err(EgressError::Dns(format!("{name}: {error}"))),
-                Ok(Ok(ips)) if ips.is_empty() => return Err(EgressError::Dns(format!("{name} has no address"))),
-                Ok(Ok(ips)) => ips,
-            },
-        };
+        let ips = self.resolve(&destination.host).await?;
         let addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, destination.port)).collect();
         for address in &addresses {
             self.guard
@@ -92,6 +82,20 @@ impl Connector {
                 .map_err(|why| EgressError::Denied(format!("{destination}: {why}")))?;
         }
         Ok(addresses.into_iter().take(ADDRESSES_MAX).collect())
+    }
+
+    /// All addresses of a host, none of them checked.
+    pub(super) async fn resolve(&self, host: &Host) -> Result<Vec<IpAddr>, EgressError> {
+        let name = match host {
+            Host::Ip(ip) => return Ok(vec![*ip]),
+            Host::Name(name) => name,
+        };
+        match timeout(RESOLVE_TIMEOUT, self.resolver.resolve(name)).await {
+            Err(_) => Err(EgressError::Dns(format!("{name}: no answer in {} s", RESOLVE_TIMEOUT.as_secs()))),
+            Ok(Err(error)) => Err(EgressError::Dns(format!("{name}: {error}"))),
+            Ok(Ok(ips)) if ips.is_empty() => Err(EgressError::Dns(format!("{name} has no address"))),
+            Ok(Ok(ips)) => Ok(ips),
+        }
     }
 
     async fn handshake(&self, host: &Host, tcp: TcpStream) -> Result<TlsStream<TcpStream>, EgressError> {

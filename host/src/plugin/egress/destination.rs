@@ -119,7 +119,7 @@ impl fmt::Display for Destination {
     }
 }
 
-fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
+pub(super) fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     let host_end = match authority.strip_prefix('[') {
         Some(_) => {
             authority.find(']').map(|at| at + 1).ok_or_else(|| format!("{authority:?} lacks its closing bracket"))?
@@ -134,7 +134,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     }
 }
 
-fn parse_port(digits: &str) -> Result<u16, String> {
+pub(super) fn parse_port(digits: &str) -> Result<u16, String> {
     let plain = (1..=5).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
     digits
         .parse()

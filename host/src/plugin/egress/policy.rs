@@ -5,6 +5,7 @@ use http::{Method, Uri};
 
 use super::destination::{Destination, HostPattern};
 use super::error::EgressError;
+use super::tcp::TcpPeer;
 
 pub(crate) const URL_BYTES_MAX: usize = 8 << 10;
 pub(crate) const HEADERS_MAX: usize = 100;
@@ -16,6 +17,8 @@ pub struct EgressPolicy {
     pub hosts: Vec<HostPattern>,
     /// Of each granted secret, where its placeholder may go. None: for signing only.
     pub secrets: BTreeMap<String, Vec<HostPattern>>,
+    /// Whom raw TCP connections may be opened to.
+    pub tcp: Vec<TcpPeer>,
 }
 
 impl EgressPolicy {

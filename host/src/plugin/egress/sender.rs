@@ -19,10 +19,13 @@ const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// What the plugins of one version send through: one policy and one pool of connections for each grant, since a pooled
 /// connection skips the checks that opened it.
+#[derive(Clone)]
 pub(crate) struct Egress {
     pub(crate) policy: EgressPolicy,
     pub(crate) secrets: Secrets,
     pub(crate) transport: Transport,
+    /// What raw TCP connections are checked by.
+    pub(super) connector: Connector,
     /// Where exchanges are written down, where somebody wants to see them.
     pub(crate) exchanges: Option<Arc<Exchanges>>,
 }
@@ -111,19 +114,17 @@ impl Egress {
             .http1_max_headers(RESPONSE_HEADERS_MAX)
             .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
             .set_host(true)
-            .build(connector);
-        Arc::new(Egress { policy, secrets, transport: Transport::Network(client), exchanges: None })
+            .build(connector.clone());
+        Arc::new(Egress { policy, secrets, transport: Transport::Network(client), connector, exchanges: None })
     }
 
     /// The same grant with targets that answer from a script. Secrets stay placeholders.
     pub(crate) fn rehearsal(&self, script: Arc<Script>) -> Arc<Self> {
-        let (policy, secrets) = (self.policy.clone(), self.secrets.clone());
-        Arc::new(Egress { policy, secrets, transport: Transport::Script(script), exchanges: None })
+        Arc::new(Egress { transport: Transport::Script(script), exchanges: None, ..self.clone() })
     }
 
     /// The same grant, with every exchange written down.
     pub(crate) fn watched(&self, exchanges: Arc<Exchanges>) -> Arc<Self> {
-        let (policy, secrets) = (self.policy.clone(), self.secrets.clone());
-        Arc::new(Egress { policy, secrets, transport: self.transport.clone(), exchanges: Some(exchanges) })
+        Arc::new(Egress { exchanges: Some(exchanges), ..self.clone() })
     }
 }

@@ -54,7 +54,9 @@ impl Guest for Verbs {
             "requests" => reach::many(order.text("url", ""), order.number("count", 100)),
             "echo-http" => Err(reach::echo(&order)),
             "file" => Err(reach::file(order.text("path", "/etc/passwd"))),
-            "socket" => Err(reach::socket(order.text("address", "127.0.0.1:1"))),
+            "tcp" => Err(reach::tcp(&order)),
+            "tcp-kept" => Err(reach::tcp_kept(&order)),
+            "listen" => Err(reach::listen(&order)),
 
             "echo" => Err(look::message(&message)),
             "context" => Err(look::context()),

@@ -1,6 +1,8 @@
 //! Everything that reaches, or tries to reach, out of the sandbox.
 
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 
 use serde_json::json;
 
@@ -59,9 +61,54 @@ pub fn file(path: &str) -> Failure {
     }
 }
 
-pub fn socket(address: &str) -> Failure {
-    match TcpStream::connect(address) {
-        Ok(_) => Failure::Cancel("connected".into()),
+/// Connects to "address" as often as "times" says, each time while the ones before are open. Over each it sends "send", or so
+/// many bytes, and reads until "read" bytes have come. Answers with what was read, or with what went wrong and how often it
+/// went well before.
+pub fn tcp(order: &Order) -> Failure {
+    let mut open = vec![];
+    for well in 0..order.number("times", 1) {
+        match talk(order) {
+            Ok(connection) => open.push(connection),
+            Err(error) => return Failure::Cancel(format!("{well} times, then {error}")),
+        }
+    }
+    let read: Vec<&str> = open.iter().map(|(_, read)| read.as_str()).collect();
+    Failure::Cancel(format!("read {}", read.join(" ")))
+}
+
+fn talk(order: &Order) -> std::io::Result<(TcpStream, String)> {
+    let mut connection = TcpStream::connect(order.text("address", ""))?;
+    let sent = match order.optional_number("send") {
+        Some(bytes) => "x".repeat(usize::try_from(bytes).unwrap_or_default()),
+        None => order.text("send", "").to_owned(),
+    };
+    connection.write_all(sent.as_bytes())?;
+    let mut read = vec![];
+    (&mut connection).take(order.number("read", 0)).read_to_end(&mut read)?;
+    Ok((connection, String::from_utf8_lossy(&read).into_owned()))
+}
+
+/// Keeps one connection from message to message, and answers with what came over it this time.
+pub fn tcp_kept(order: &Order) -> Failure {
+    static KEPT: Mutex<Option<TcpStream>> = Mutex::new(None);
+    let answer = || -> std::io::Result<String> {
+        let mut kept = KEPT.lock().unwrap();
+        let connection = match &mut *kept {
+            Some(connection) => connection,
+            none => none.insert(TcpStream::connect(order.text("address", ""))?),
+        };
+        connection.write_all(order.text("send", "").as_bytes())?;
+        let mut read = vec![0; usize::try_from(order.number("read", 0)).unwrap_or_default()];
+        connection.read_exact(&mut read)?;
+        Ok(String::from_utf8_lossy(&read).into_owned())
+    };
+    Failure::Cancel(answer().map_or_else(|error| format!("failed: {error}"), |read| format!("read {read}")))
+}
+
+/// Waits for a visitor at "address".
+pub fn listen(order: &Order) -> Failure {
+    match TcpListener::bind(order.text("address", "")) {
+        Ok(_) => Failure::Cancel("it listens".into()),
         Err(error) => Failure::Cancel(format!("refused: {error}")),
     }
 }

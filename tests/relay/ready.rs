@@ -155,6 +155,28 @@ fn clickhouse() {
 }
 
 #[test]
+fn elasticsearch() {
+    let Some(component) = guests::ready("elasticsearch") else { return };
+    assert_eq!(loads("elasticsearch", &component, &[("SEARCH_KEY", "a2V5")]), Ok(()));
+
+    let receiver = Receiver::start();
+    receiver.script([Answer::status(503), Answer::status(201)]);
+    let stage = Stage::sqlite();
+    stage.configure("[secrets]\nSEARCH_KEY = { env = \"SEARCH_KEY\" }");
+    let manifest = include_str!("../../plugins/elasticsearch/elasticsearch.toml");
+    stage.install("elasticsearch", &component, &manifest.replace("https://search.example.com:9200", &receiver.url("")));
+    let id = stage.publish("events.Order", r#"{"order": 7}"#);
+    let _relay = stage.relay_in(&[("SEARCH_KEY", "a2V5")]);
+    stage.wait_until(&id, "delivered");
+
+    let received = receiver.received();
+    assert_eq!(received.len(), 2);
+    assert_eq!((&*received[1].method, &*received[1].path), ("PUT", &*format!("/events.order/_create/{id}")));
+    assert_eq!(received[1].header("authorization"), Some("ApiKey a2V5"));
+    assert_eq!(received[1].json(), json!({ "order": 7 }));
+}
+
+#[test]
 fn email() {
     let Some(component) = guests::ready("email") else { return };
     assert_eq!(loads("email", &component, &[("RESEND_KEY", "re_123")]), Ok(()));

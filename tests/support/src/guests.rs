@@ -21,7 +21,14 @@ pub fn plugin(name: &str) -> PathBuf {
 /// A ready plugin of another language, by `tests/build-plugins`. Nothing where its tools cannot be had: that is said by name,
 /// and a failure in CI.
 pub fn ready(name: &str) -> Option<PathBuf> {
-    let output = Command::new(repository().join("tests/build-plugins")).arg(name).output();
+    let mut command = Command::new(repository().join("tests/build-plugins"));
+    // Go's need an outboxd to be built with: the one beside the test that runs.
+    let test = std::env::current_exe().unwrap_or_default();
+    let outboxd = test.ancestors().nth(2).map(|folder| folder.join("outboxd")).filter(|outboxd| outboxd.exists());
+    if let Some(outboxd) = outboxd {
+        command.env("OUTBOXD", outboxd);
+    }
+    let output = command.arg(name).output();
     let output = output.unwrap_or_else(|error| panic!("tests/build-plugins cannot be started: {error}"));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

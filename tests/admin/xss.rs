@@ -61,6 +61,7 @@ impl Hostile {
             topics: vec![self.at("topic")],
             hosts: vec![],
             private_networks: vec![],
+            tcp: vec![],
             secrets: vec![],
             limits: None,
             state: "bad",

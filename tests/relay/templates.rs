@@ -8,7 +8,7 @@ use std::process::Command;
 
 use outboxd_test_support::receiver::{Answer, Receiver};
 use outboxd_test_support::tools::tool;
-use outboxd_test_support::wait_for;
+use outboxd_test_support::{guests, wait_for};
 use serde_json::{Value, json};
 
 use crate::stage::{Finished, PATIENCE, Stage, cache};
@@ -248,6 +248,26 @@ fn what_a_relay_would_refuse_does_not_pass_the_check() {
 }
 
 #[test]
+fn a_secret_at_hand_is_there_for_the_plugin_that_is_tried() {
+    let stage = Stage::sqlite();
+    stage.configure("[secrets]\nSHOP_KEY = { env = \"SHOP_KEY\" }\nOTHER = { env = \"NOBODY_SETS_THIS\" }");
+    let manifest = "topics = [\"verbs\"]\n[grants.secrets]\nSHOP_KEY = []\n";
+    stage.install("verbs", &guests::guest("verbs"), manifest);
+    let order = json!({ "do": "sign", "secret": "SHOP_KEY", "data": "" }).to_string();
+    let invoke = |environment: &[(&str, &str)]| {
+        let file = verbs(&stage);
+        let mut command = stage.command(&["plugin", "invoke", &file, "--payload", &order, "--json"]);
+        let output = command.env_remove("SHOP_KEY").envs(environment.iter().copied()).output().expect("outboxd starts");
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")["error"].to_string()
+    };
+
+    let signed = invoke(&[("SHOP_KEY", "a key")]);
+
+    assert!(invoke(&[]).contains("is not granted, or there is none of that name"));
+    assert!(!signed.contains("not granted"), "{signed}");
+}
+
+#[test]
 fn a_golden_message_that_fails_fails_the_command_and_says_what_came() {
     let stage = verbs_that_should("cancel");
 
@@ -281,6 +301,27 @@ fn an_invoked_message_tells_its_outcome_and_its_request() {
     assert_eq!((&delivered["outcome"], &delivered["error"]), (&json!("success"), &Value::Null), "{delivered:#}");
     let requests = delivered["requests"].as_array().expect("requests");
     assert_eq!((requests.len(), &requests[0]["url"], &requests[0]["answer"]), (1, &json!(url), &json!("200 OK")));
+}
+
+#[test]
+fn a_connection_is_told_as_a_request_is() {
+    let stage = Stage::sqlite();
+    let receiver = Receiver::start();
+    let peer = receiver.address().to_string();
+    stage.configure(&format!("tcp = [\"{peer}\"]"));
+    let manifest = format!("topics = [\"verbs\"]\n[grants]\ntcp = [\"{peer}\"]\n");
+    stage.install("verbs", &guests::guest("verbs"), &manifest);
+
+    for (address, answer) in [(&*peer, "allowed"), ("127.0.0.1:9", "denied: TCP to 127.0.0.1:9 is not granted")] {
+        let finished = invoke(&stage, &json!({ "do": "tcp", "address": address }), &["--json"]);
+
+        let said: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        let request = &said["requests"][0];
+        assert_eq!((&request["method"], &request["url"]), (&json!("CONNECT"), &json!(address)), "{said:#}");
+        assert!(request["answer"].as_str().is_some_and(|said| said.starts_with(answer)), "{said:#}");
+    }
+    let checked = stage.outboxd(&["plugin", "check", &verbs(&stage)]).ok();
+    assert!(checked.contains(&format!("reaches   tcp://{peer}\n")), "{checked}");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
-use super::secret::{secret, secret_at_hand, secrets};
+use super::secret::{ReadSecret, secret, secret_at_hand, secrets};
 use super::{Config, MigrateMode, Notify, Pooler, sandbox, trust};
-use crate::plugin::{Pooling, Secrets, Watch};
+use crate::plugin::{Pooling, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
 use crate::toml_reader::{ConfigError, Reader};
@@ -52,7 +52,7 @@ impl FromIterator<(String, String)> for Environment {
 pub enum Purpose {
     /// Running plugins: every secret must have its value.
     Plugins,
-    /// Looking at the outbox: secrets may be absent where a person works.
+    /// Looking at the outbox, trying a plugin: secrets may be absent where a person works.
     Outbox,
 }
 
@@ -78,10 +78,11 @@ pub fn resolve(
     let file_plugins = reader.string("plugins").map(PathBuf::from);
     let file_admin = reader.string("admin");
     let admin = admin_address(&reader, overrides.admin.or(file_admin).as_deref().unwrap_or("127.0.0.1:8787"));
-    let admin_token = match purpose {
-        Purpose::Plugins => secret(&reader, "admin_token", environment),
-        Purpose::Outbox => secret_at_hand(&reader, "admin_token", environment),
+    let read_secret: ReadSecret = match purpose {
+        Purpose::Plugins => secret,
+        Purpose::Outbox => secret_at_hand,
     };
+    let admin_token = read_secret(&reader, "admin_token", environment);
     if admin.is_some_and(|address| !address.ip().is_loopback()) && !reader.has("admin_token") {
         reader.error(
             "admin_token",
@@ -144,13 +145,7 @@ pub fn resolve(
         retention,
         ceiling: sandbox::ceiling(&sandbox_section),
         roots: sandbox::roots(&sandbox_section),
-        secrets: match purpose {
-            Purpose::Plugins => secrets(&reader.section("secrets"), environment),
-            Purpose::Outbox => {
-                reader.skip("secrets");
-                Secrets::default()
-            }
-        },
+        secrets: secrets(&reader.section("secrets"), environment, read_secret),
     };
     reader.finish()?;
     Ok(config)
@@ -325,14 +320,16 @@ mod tests {
     }
 
     #[test]
-    fn who_only_looks_at_the_outbox_needs_no_secrets() {
-        let text = "admin = \"0.0.0.0:80\"\nadmin_token = { env = \"MISSING\" }\n[secrets]\nSHOP_KEY = { env = \"MISSING\" }\n";
+    fn who_only_looks_at_the_outbox_needs_no_secrets_and_has_those_at_hand() {
+        let text = "admin = \"0.0.0.0:80\"\nadmin_token = { env = \"MISSING\" }\n\
+            [secrets]\nSHOP_KEY = { env = \"MISSING\" }\nMAIL_KEY = { env = \"MAIL_KEY\" }\n";
         let file = Some((Path::new("outboxd.toml"), text));
+        let environment: Environment = [("MAIL_KEY".to_owned(), "value".to_owned())].into_iter().collect();
 
-        let looking = resolve(file, Overrides::default(), &Environment::default(), Purpose::Outbox);
-        let running = resolve(file, Overrides::default(), &Environment::default(), Purpose::Plugins);
+        let looking = resolve(file, Overrides::default(), &environment, Purpose::Outbox).expect("valid");
+        let running = resolve(file, Overrides::default(), &environment, Purpose::Plugins);
 
-        assert!(looking.is_ok());
+        assert_eq!(looking.secrets.names(), ["MAIL_KEY"]);
         assert!(running.is_err());
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn secret(reader: &Reader, key: &str, environment: &Environment) -> O
     }
 }
 
-/// The secret under `key` where it is at hand: who only looks at the outbox may lack it.
+/// The secret under `key` where it is at hand: who looks at the outbox or tries a plugin may lack it.
 pub(super) fn secret_at_hand(reader: &Reader, key: &str, environment: &Environment) -> Option<SecretString> {
     if !reader.is_table(key) {
         return secret(reader, key, environment);
@@ -60,10 +60,13 @@ pub(super) fn secret_at_hand(reader: &Reader, key: &str, environment: &Environme
     value.filter(|value| !value.is_empty()).map(SecretString::from)
 }
 
+/// Reads one secret: [`secret`] or [`secret_at_hand`].
+pub(super) type ReadSecret = fn(&Reader, &str, &Environment) -> Option<SecretString>;
+
 /// Every secret of the `[secrets]` table.
-pub(super) fn secrets(reader: &Reader, environment: &Environment) -> Secrets {
+pub(super) fn secrets(reader: &Reader, environment: &Environment, read: ReadSecret) -> Secrets {
     let value = |name: String| {
-        let secret = secret(reader, &name, environment)?;
+        let secret = read(reader, &name, environment)?;
         Some((name, secret.expose_secret().to_owned()))
     };
     reader.keys().into_iter().filter_map(value).collect()

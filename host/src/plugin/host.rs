@@ -74,6 +74,7 @@ pub struct PluginInfo {
     pub topics: Vec<String>,
     pub hosts: Vec<String>,
     pub private_networks: Vec<String>,
+    pub tcp: Vec<String>,
     /// Names only.
     pub secrets: Vec<String>,
     /// What one call may use; nothing where no manifest could be read.
@@ -189,6 +190,7 @@ impl PluginHost {
                     topics: vec![],
                     hosts: vec![],
                     private_networks: vec![],
+                    tcp: vec![],
                     secrets: vec![],
                     limits: None,
                     state: "bad",
@@ -308,6 +310,7 @@ fn info(plugin: &Plugin) -> PluginInfo {
         topics: manifest.topics.iter().map(ToString::to_string).collect(),
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),
+        tcp: manifest.grants.tcp.iter().map(ToString::to_string).collect(),
         secrets: manifest.grants.secrets.keys().cloned().collect(),
         limits: Some(LimitsInfo {
             memory_bytes: manifest.limits.memory,

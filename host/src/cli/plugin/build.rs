@@ -61,12 +61,12 @@ fn component_of(mut module: Vec<u8>) -> Result<Vec<u8>, String> {
     if !surface.says_its_world {
         let (resolve, world) = contract().map_err(|error| format!("the contract in this binary: {error:#}"))?;
         embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)
-            .map_err(|error| one_line(&format!("{error:#}")))?;
+            .map_err(|error| one_line(&error))?;
     }
     let encoder = ComponentEncoder::default().module(&module);
     let encoder = encoder.and_then(|encoder| encoder.adapter(ADAPTER_NAME, ADAPTER));
     let encoded = encoder.and_then(|encoder| encoder.validate(true).encode());
-    encoded.map_err(|error| one_line(&format!("{error:#}")))
+    encoded.map_err(|error| one_line(&error))
 }
 
 /// The contract as templates carry it, and the world to build for.
@@ -152,7 +152,10 @@ impl Surface {
 
 #[cfg(test)]
 mod tests {
+    use wit_parser::WorldItem;
+
     use super::*;
+    use crate::cli::args::Lang;
 
     const HANDLER: &str = r#"
         (func (export "outboxd:plugin/handler@1.0.0#handle")
@@ -180,6 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn a_module_that_says_its_world_keeps_it() {
+        let (resolve, _) = contract().unwrap();
+        let package = resolve.worlds.iter().find_map(|(_, world)| world.package.filter(|_| world.name == "plugin"));
+        let world = resolve.select_world(&[package.unwrap()], Some("plugin")).unwrap();
+        let streaming = r#"(import "wasi:http/outgoing-handler@0.2.12" "handle" (func (param i32 i32 i32 i32)))"#;
+        let built = |imports: &str| {
+            let mut module = wat::parse_str(format!("(module {imports} {HANDLER})")).unwrap();
+            embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+            component_of(module)
+        };
+
+        assert_eq!(kind(&built("").unwrap()), Ok(Kind::Component));
+        let error = built(streaming).unwrap_err();
+        assert!(error.contains("wasi:http/outgoing-handler"), "{error}");
+    }
+
+    #[test]
     fn what_cannot_become_a_plugin_says_why_in_one_line() {
         let component = built("", HANDLER).unwrap();
         let module = |imports, body| wat::parse_str(format!("(module {imports} {body})")).unwrap();
@@ -203,6 +223,29 @@ mod tests {
             let error = component_of(bytes).unwrap_err();
             assert!(error.contains(words) && !error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn the_bindings_of_the_templates_know_every_function_of_the_contract() {
+        let text = |lang| templates::of(lang).into_iter().flatten().map(|(_, text)| *text).collect::<String>();
+        let (go, c) = (text(Lang::Go), text(Lang::C));
+        let (resolve, _) = contract().unwrap();
+        let (_, world) = resolve.worlds.iter().find(|(_, world)| world.name == "plugin").unwrap();
+        let interfaces = world.imports.values().filter_map(|import| match import {
+            WorldItem::Interface { id, .. } => Some(*id),
+            _ => None,
+        });
+        let mut count = 0;
+        for interface in interfaces {
+            let name = resolve.id_of(interface).unwrap();
+            for function in resolve.interfaces[interface].functions.keys() {
+                count += 1;
+                assert!(go.contains(&format!("//go:wasmimport {name} {function}\n")), "Go lacks {name} {function}");
+                let import = format!("__import_module__(\"{name}\"), __import_name__(\"{function}\")");
+                assert!(c.contains(&import), "C lacks {name} {function}");
+            }
+        }
+        assert!(count >= 11, "only {count} functions");
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! What a plugin of outboxd is written with: a function that takes a typed payload and answers what became of it.
 //!
-//! ```ignore
+//! ```no_run
+//! use outboxd_plugin::{Failure, Message, http, setting};
+//!
+//! #[derive(serde::Deserialize, serde::Serialize)]
+//! struct Order { id: u64 }
+//!
 //! outboxd_plugin::handler!(deliver);
 //!
-//! fn deliver(order: Order, message: &Message) -> Result<(), Failure> {
+//! fn deliver(order: Order, _: &Message) -> Result<(), Failure> {
 //!     http::post(&setting("url")?).json(&order)?.send()?.accepted()
 //! }
+//! # fn main() {}
 //! ```
 
 use std::time::Duration;

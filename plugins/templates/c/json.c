@@ -1,5 +1,6 @@
 // Reads members of a JSON object without a copy. Each function takes where a value begins and answers where it ends, or NULL
 // where it is none.
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,8 +23,13 @@ static const char *string(const char *at, const char *end)
     for (at++; at < end && (unsigned char)*at >= ' '; at++) {
         if (*at == '"')
             return at + 1;
-        if (*at == '\\' && ++at == end)
+        if (*at != '\\')
+            continue;
+        if (++at == end || memchr("\"\\/bfnrtu", *at, 9) == NULL)
             return NULL;
+        for (int digits = *at == 'u' ? 4 : 0; digits > 0; digits--)
+            if (++at == end || !isxdigit((unsigned char)*at))
+                return NULL;
     }
     return NULL;
 }

@@ -4,6 +4,7 @@
 //! It needs PostgreSQL's programs and starts a server of its own, which waits for its disk as in production.
 
 mod backlog;
+mod calls;
 mod drain;
 mod latency;
 mod memory;
@@ -15,6 +16,9 @@ mod raw;
 mod report;
 mod stage;
 mod sustained;
+
+use std::cell::LazyCell;
+use std::time::Duration;
 
 use clap::Parser;
 use report::Report;
@@ -71,10 +75,14 @@ fn main() {
 }
 
 async fn measure(args: &Args) -> Report {
-    let stage = Stage::start();
+    // A server only for what needs one.
+    let stage = LazyCell::new(Stage::start);
     let mut report = Report::default();
     let wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|only| only == part);
 
+    if wanted("calls") {
+        calls::measure(&mut report, Duration::from_secs(args.seconds)).await;
+    }
     if wanted("drain") {
         drain::measure(&stage, &mut report, args.messages, args.rounds).await;
     }

@@ -78,14 +78,19 @@ impl Dispatcher {
     async fn start(self: &Arc<Self>, claim: Claim, asked: Instant, alone: Option<OwnedSemaphorePermit>) {
         let place = self.settler.place().await;
         let route = self.handlers.route(&claim.message.topic);
+        let threads = route.as_ref().and_then(|route| route.handler.threads());
         let slot = route.as_ref().map(|route| self.slots.take(route.plugin.clone()));
         let lease = self.leases.hold(&claim, asked, &self.interrupt);
         let dispatcher = self.clone();
-        self.running.spawn(async move {
+        let attempt = async move {
             let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
             dispatcher.finish(claim, attempted, lease, place, alone, asked);
             drop(slot);
-        });
+        };
+        match threads {
+            Some(threads) => self.running.spawn_on(attempt, &threads),
+            None => self.running.spawn(attempt),
+        };
     }
 
     /// Runs one attempt. Everything that can go wrong is an outcome.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outboxd_core::{Admission, Claim, Outcome, RetryPolicy};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 /// One attempt: whatever goes wrong is an outcome, not an error.
@@ -12,6 +13,12 @@ pub trait Handler: Send + Sync {
     /// Handles one attempt, within a deadline of the handler's own. Ends soon after `call.stop` is cancelled, as a fault
     /// `interrupted` of the host.
     async fn handle(&self, claim: &Claim, call: CallControl) -> Handled;
+
+    /// The threads that its calls run on, where they are not the relay's: an attempt that lives there crosses to no other
+    /// thread and back.
+    fn threads(&self) -> Option<Handle> {
+        None
+    }
 }
 
 /// What bounds one call.

@@ -11,6 +11,7 @@ use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions};
 use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, RetryPolicy};
 use outboxd_test_support::{guests, tools};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -79,15 +80,17 @@ async fn busy(handler: Arc<dyn Handler>, during: Duration) -> Cost {
     let (begun, cpu) = (Instant::now(), cpu_time());
     let mut callers = JoinSet::new();
     for _ in 0..CONCURRENCY {
-        let handler = handler.clone();
-        callers.spawn(async move {
+        let (handler, threads) = (handler.clone(), handler.threads().unwrap_or_else(Handle::current));
+        let caller = async move {
             let (claim, mut calls) = (claim(), 0_u64);
             while calls == 0 || begun.elapsed() < during {
                 call(&handler, &claim).await;
                 calls += 1;
             }
             calls
-        });
+        };
+        // Where a relay has its attempts live.
+        callers.spawn_on(caller, &threads);
     }
     let calls: u64 = callers.join_all().await.into_iter().sum();
     Cost { cpu: micros(cpu_time() - cpu) / calls as f64 }
@@ -124,7 +127,7 @@ impl Handler for Native {
 
 /// Those whose tools can be had here.
 fn languages(folder: &Path) -> Vec<Language> {
-    let mut languages = vec![Language { name: "Rust", component: guests::guest("verbs") }];
+    let mut languages = vec![Language { name: "Rust", component: guests::guest("parse") }];
     let handlers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/bench/handlers"));
     let wit = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit/v1"));
     if let Some(tool) = tools::tool("componentize-qjs") {

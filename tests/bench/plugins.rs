@@ -8,6 +8,7 @@ use outboxd::plugin::{PluginHost, PluginOptions};
 use outboxd_core::{Admission, Claim, MessageId, Outcome, RetryPolicy};
 use outboxd_test_support::guests;
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 
 /// The concurrency that a manifest has by default.
 pub const CONCURRENCY: usize = 16;
@@ -106,5 +107,9 @@ impl Handler for NotedHandler {
         let now = Instant::now();
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).insert(claim.message.id, now);
         self.inner.handle(claim, call).await
+    }
+
+    fn threads(&self) -> Option<Handle> {
+        self.inner.threads()
     }
 }

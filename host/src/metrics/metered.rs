@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use metrics::{counter, histogram};
 use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::{Failure, Recent, TOPICS_MAX};
@@ -173,6 +174,10 @@ impl Handler for MeteredHandler {
         histogram!("outboxd_call_seconds", "topic" => topic, "plugin" => self.plugin.to_string())
             .record(started.elapsed().as_secs_f64());
         handled
+    }
+
+    fn threads(&self) -> Option<Handle> {
+        self.inner.threads()
     }
 }
 

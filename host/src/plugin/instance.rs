@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use outboxd_core::{Attempt, Claim, Outcome, safe_text};
+use outboxd_core::{Attempt, Claim, Outcome};
 use tokio_util::sync::CancellationToken;
 use wasmtime::Store;
 
@@ -11,7 +11,7 @@ use super::bindings::outboxd::plugin::messages::{Failure, Message};
 use super::component::one_line;
 use super::cpu::CpuMeter;
 use super::egress::Egress;
-use super::outcome::{Ended, Seen, Verdict, judge};
+use super::outcome::{Ended, Seen, Verdict, judge, panic_text};
 use super::output::CallFacts;
 use super::reuse::Instance;
 use super::sandbox::Sandbox;
@@ -165,12 +165,6 @@ fn to_wit(claim: &Claim) -> Message {
 fn traceparent(claim: &Claim) -> Option<String> {
     let header = claim.message.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("traceparent"));
     header.map(|(_, value)| value.clone()).filter(|value| value.len() <= 64)
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    safe_text(&text.unwrap_or_else(|| "no message".into()), 1 << 10)
 }
 
 #[cfg(test)]

@@ -182,6 +182,13 @@ fn place(error: &wasmtime::Error) -> String {
     }
 }
 
+/// What a panic of the host said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    safe_text(&text.unwrap_or_else(|| "no message".into()), 1 << 10)
+}
+
 fn human(duration: Duration) -> String {
     // Whole milliseconds: what is left of a deadline has odd nanoseconds.
     humantime::format_duration(Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use outboxd_core::{Blame, Claim, Outcome, Reason, RetryPolicy, TopicPattern};
+use tokio::runtime::Handle;
 
 use super::cache::Cache;
 use super::folder::Content;
@@ -241,12 +242,20 @@ impl Handler for Share {
         }
         handled
     }
+
+    fn threads(&self) -> Option<Handle> {
+        self.stable.threads()
+    }
 }
 
 #[async_trait]
 impl Handler for Guest {
     async fn handle(&self, claim: &Claim, call: CallControl) -> Handled {
         self.call(claim, call).await.0
+    }
+
+    fn threads(&self) -> Option<Handle> {
+        Some(self.sandbox.threads.begin_on())
     }
 }
 

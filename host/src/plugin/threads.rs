@@ -1,19 +1,22 @@
 use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures::FutureExt;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cpu::CpuMeter;
+use super::outcome::panic_text;
 
 /// How far the patient threads stand back, in the steps of `nice`: about a tenth of a core is theirs even on a machine that
 /// is busy with other work. The lowest class of all would starve there, with locks in its hands that others wait for.
 const PATIENCE: i32 = 10;
 
-/// The threads that guests run on, none of them the relay's: a guest that computes never delays a lease.
+/// The threads that guests run on, none of them the relay's: a guest that computes never delays a lease. Attempts live there
+/// from their claim until their result is handed over, so that a call crosses to no other thread.
 ///
 /// Every call begins on the quick threads. One that computes for long goes on on the patient ones, to which the machine
 /// prefers the others: so a short call waits for the first milliseconds of long ones at most, and the relay, or a database
@@ -53,12 +56,17 @@ impl GuestThreads {
         Ok(GuestThreads { runtimes: Some(Runtimes { quick, patient }) })
     }
 
-    /// Runs the work of one call, which `cpu` measures, to its end. Dropping the future aborts it.
+    /// The threads that every call begins on. One that is asked for there stays there.
+    pub(crate) fn begin_on(&self) -> Handle {
+        self.runtimes().quick.handle().clone()
+    }
+
+    /// Runs the work of one call, which `cpu` measures, to its end. Dropping the future aborts it. The error is a panic.
     pub(crate) async fn run<F>(
         &self,
         cpu: Arc<CpuMeter>,
         work: impl FnOnce(Arc<CpuMeter>) -> F,
-    ) -> Result<F::Output, JoinError>
+    ) -> Result<F::Output, String>
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -72,11 +80,18 @@ impl GuestThreads {
                 Poll::Pending => Poll::Pending,
             }
         });
-        let rest = match AbortOnDropHandle::new(quick.spawn(begun)).await? {
+        let begun = AssertUnwindSafe(begun).catch_unwind();
+        let is_here = Handle::try_current().is_ok_and(|here| here.id() == quick.handle().id());
+        let begun = match is_here {
+            true => begun.await,
+            false => AbortOnDropHandle::new(quick.spawn(begun)).await.map_err(|error| error.to_string())?,
+        };
+        let rest = match begun.map_err(|panic| panic_text(panic.as_ref()))? {
             Ok(output) => return Ok(output),
             Err(rest) => rest,
         };
-        AbortOnDropHandle::new(patient.spawn(Rest { work: rest, quick: quick.handle().clone() })).await
+        let rest = Rest { work: rest, quick: quick.handle().clone() };
+        AbortOnDropHandle::new(patient.spawn(rest)).await.map_err(|error| error.to_string())
     }
 
     fn runtimes(&self) -> &Runtimes {
@@ -125,6 +140,7 @@ impl Drop for GuestThreads {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
     use std::time::Duration;
 
     use tokio::runtime::Id;
@@ -142,12 +158,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_asked_for_on_its_threads_stays_there_and_may_be_the_last_to_hold_them() {
+        let threads = GuestThreads::start(1).unwrap();
+
+        let caller = threads.begin_on().spawn(async move {
+            let asked_on = thread::current().id();
+            let ran_on = threads.run(meter(), |_| async { thread::current().id() }).await;
+            drop(threads);
+            (asked_on, ran_on)
+        });
+
+        let (asked_on, ran_on) = caller.await.unwrap();
+        assert_eq!(ran_on, Ok(asked_on));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_wherever_the_call_was_asked_for() {
+        let threads = Arc::new(GuestThreads::start(1).unwrap());
+        let panics = |_| async { panic!("the host is wrong") };
+
+        let from_elsewhere = threads.run(meter(), panics).await;
+        let there = threads.clone();
+        let from_there = threads.begin_on().spawn(async move { there.run(meter(), panics).await }).await.unwrap();
+
+        assert_eq!(from_elsewhere, Err::<(), _>("the host is wrong".into()));
+        assert_eq!(from_there, Err("the host is wrong".into()));
+    }
+
+    fn meter() -> Arc<CpuMeter> {
+        CpuMeter::new(Duration::from_secs(1))
+    }
+
+    #[tokio::test]
     async fn a_long_call_that_is_dropped_is_dropped_among_the_quick_threads() {
         let threads = GuestThreads::start(1).unwrap();
         let (tells, told) = mpsc::channel();
         let is_patient = Arc::new(Notify::new());
         let tell_patient = is_patient.clone();
-        let call = threads.run(CpuMeter::new(Duration::from_secs(1)), |cpu| async move {
+        let call = threads.run(meter(), |cpu| async move {
             let _tells = Tells(tells);
             let meter = cpu.clone();
             cpu.measure(async move { while !meter.is_long() {} }).await;

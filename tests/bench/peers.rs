@@ -8,7 +8,7 @@ use crate::stage::Stage;
 
 /// Other queues, each draining as many no-op messages from a database of its own on the same server.
 pub async fn measure(stage: &Stage, report: &mut Report, messages: u64) {
-    for peer in ["graphile-worker", "pg-boss", "procrastinate", "pgqueuer"] {
+    for peer in ["graphile-worker", "pg-boss", "procrastinate", "pgqueuer", "grelmicro"] {
         match drain(&stage.postgres.database(), peer, messages) {
             Ok(rate) => report.add(format!("{peer}: drain"), rate, "messages/s"),
             Err(why) => eprintln!("{peer} was not measured: {why}"),

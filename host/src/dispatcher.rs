@@ -127,7 +127,8 @@ impl Dispatcher {
     ) {
         let Attempted { handled, took, policy } = attempted;
         let LetGo::Trusted { until } = lease.let_go() else { return };
-        let transition = decide(handled.outcome, claim.attempt, &policy, (self.draw_jitter)());
+        let rest = claim.order.rest(handled.pause_key, &policy);
+        let transition = decide(handled.outcome, claim.attempt, &policy, (self.draw_jitter)()).after_rest(rest);
         let record = AttemptRecord {
             attempt: claim.attempt,
             took,
@@ -136,7 +137,8 @@ impl Dispatcher {
             digest: handled.digest.map(|digest| digest.to_string()),
         };
         report(&claim, &transition, asked);
-        let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
+        let settlement =
+            Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, order: claim.order, rest, record };
         self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place, alone });
     }
 }
@@ -174,7 +176,8 @@ fn given_back(claim: &Claim) -> Settlement {
         response_excerpt: None,
         digest: None,
     };
-    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
+    let rest = Duration::ZERO;
+    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, order: claim.order, rest, record }
 }
 
 fn host_fault(reason: Reason, error: String) -> Outcome {

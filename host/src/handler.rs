@@ -1,9 +1,10 @@
 //! The seam between the relay and what delivers: plugins implement it, tests fake it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Admission, Claim, Outcome, RetryPolicy};
+use outboxd_core::{Admission, Claim, Order, Outcome, RetryPolicy};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -36,12 +37,14 @@ pub struct Handled {
     pub digest: Option<Arc<str>>,
     pub http_status: Option<u16>,
     pub response_excerpt: Option<String>,
+    /// The plugin asked that the message's key rest so long.
+    pub pause_key: Option<Duration>,
 }
 
 impl Handled {
     /// An outcome about which nothing else is known.
     pub fn new(outcome: Outcome) -> Self {
-        Handled { outcome, digest: None, http_status: None, response_excerpt: None }
+        Handled { outcome, digest: None, http_status: None, response_excerpt: None, pause_key: None }
     }
 }
 
@@ -63,6 +66,8 @@ pub struct Route {
     pub policy: Arc<RetryPolicy>,
     /// How many calls of the plugin may run at once.
     pub concurrency: usize,
+    /// How messages of one key follow each other.
+    pub order: Order,
     /// Whether its messages may be claimed just now.
     pub admission: Admission,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outboxd_core::{Admission, Lane};
+use outboxd_core::{Admission, Lane, Order};
 use outboxd_store::DueTopic;
 use tokio::sync::Notify;
 
@@ -105,7 +105,13 @@ pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max
                     Admission::Trial => 1usize.saturating_sub(used),
                     Admission::Parked { .. } => 0,
                 };
-                wanting.push(Wanting { plugin: route.plugin, used, room, topics: vec![&topic.topic] });
+                wanting.push(Wanting {
+                    plugin: route.plugin,
+                    used,
+                    room,
+                    order: route.order,
+                    topics: vec![&topic.topic],
+                });
             }
         }
     }
@@ -121,7 +127,7 @@ pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max
         let least = usize::from(first).min(free);
         let granted = wanting.room.min(free.saturating_sub(kept_back).max(least));
         free -= granted;
-        lanes.extend(share(granted, &wanting.topics));
+        lanes.extend(share(granted, &wanting.topics, wanting.order));
     }
     lanes
 }
@@ -130,15 +136,16 @@ struct Wanting<'a> {
     plugin: Arc<str>,
     used: usize,
     room: usize,
+    order: Order,
     topics: Vec<&'a str>,
 }
 
 /// Splits `slots` evenly among `topics`; what does not divide goes to the first ones.
-fn share<'a>(slots: usize, topics: &'a [&'a str]) -> impl Iterator<Item = Lane> + 'a {
+fn share<'a>(slots: usize, topics: &'a [&'a str], order: Order) -> impl Iterator<Item = Lane> + 'a {
     let (each, rest) = (slots / topics.len(), slots % topics.len());
     topics.iter().enumerate().filter_map(move |(index, topic)| {
         let slots = each + usize::from(index < rest);
-        (slots > 0).then(|| Lane { topic: (*topic).to_owned(), slots: u32::try_from(slots).unwrap_or(u32::MAX) })
+        (slots > 0).then(|| Lane { topic: (*topic).to_owned(), slots: u32::try_from(slots).unwrap_or(u32::MAX), order })
     })
 }
 
@@ -176,6 +183,7 @@ mod tests {
                 handler: Arc::new(Nothing),
                 policy: Arc::new(RetryPolicy::default()),
                 concurrency: self.concurrency,
+                order: Order::None,
                 admission: self.admission,
             })
         }

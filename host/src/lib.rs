@@ -19,6 +19,7 @@ pub mod purger;
 pub mod relay;
 pub mod service;
 pub mod shutdown;
+pub mod unorder;
 
 pub mod admin;
 pub mod cli;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboxd_core::{MAX_LAPSES_DEFAULT, planted};
+use outboxd_core::{MAX_LAPSES_DEFAULT, Order, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -78,6 +78,8 @@ struct Work {
     dispatcher: Arc<Dispatcher>,
     due: Vec<DueTopic>,
     due_read: Option<Instant>,
+    /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
+    arrange: bool,
     /// Ends the renewing of leases.
     end: CancellationToken,
     chores: TaskTracker,
@@ -85,6 +87,7 @@ struct Work {
 
 /// What one look at the outbox came to.
 enum Look {
+    /// Something, or a place was found for what must wait: look again.
     Claimed,
     /// Nothing that can start now.
     Nothing,
@@ -141,6 +144,8 @@ impl Relay {
                 Ok(Look::Nothing) if !self.slots.usage().is_idle() => {
                     shutdown.run_until_cancelled(self.slots.freed()).await;
                 }
+                // The last of a key that was delivered lets the next one go, once that is written.
+                Ok(Look::Nothing) if work.dispatcher.settler.wait_until_written().await => {}
                 Ok(Look::Nothing) => break,
                 Err(error) => {
                     failed = Some(error);
@@ -173,7 +178,7 @@ impl Relay {
             max_lapses: self.options.max_lapses,
             last_life: Arc::new(Semaphore::new(1)),
         };
-        Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, end, chores }
+        Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, arrange: true, end, chores }
     }
 
     /// Finds what is due, claims what can start now and dispatches it.
@@ -191,14 +196,25 @@ impl Relay {
         if lanes.is_empty() {
             return Ok(Look::Nothing);
         }
+        // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim.
+        let ordered = lanes.iter().any(|lane| lane.order != Order::None);
+        let arranged = match ordered && work.arrange {
+            true => Some(self.store.arrange(&lanes).await?),
+            false => None,
+        };
         let asked = Instant::now();
         let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
         // A lane that came back short is empty: what else is due has to be read anew.
         if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_read = None;
+            work.arrange = true;
+        } else {
+            work.arrange = false;
         }
         if claims.is_empty() {
-            return Ok(Look::Nothing);
+            // What was arranged is out of the way: behind it something may be due.
+            let is_all = !ordered || arranged == Some(0);
+            return Ok(if is_all { Look::Nothing } else { Look::Claimed });
         }
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
         Ok(Look::Claimed)

@@ -32,6 +32,7 @@ pub struct Ready {
 pub struct Settler {
     queue: mpsc::UnboundedSender<Ready>,
     places: Arc<Semaphore>,
+    places_all: usize,
 }
 
 /// The other end: run it until every [`Settler`] is dropped.
@@ -45,7 +46,7 @@ impl Settler {
     /// At most `places` results wait at once: who claims takes a place for each message first.
     pub fn new(store: Arc<dyn OutboxStore>, places: usize) -> (Settler, SettleLoop) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let settler = Settler { queue: sender, places: Arc::new(Semaphore::new(places)) };
+        let settler = Settler { queue: sender, places: Arc::new(Semaphore::new(places)), places_all: places };
         (settler, SettleLoop { store, queue: receiver, outage: Outage::new("settling") })
     }
 
@@ -57,6 +58,16 @@ impl Settler {
     /// Takes a place. Waits only where more was claimed than [`Settler::places_free`] said.
     pub async fn place(&self) -> OwnedSemaphorePermit {
         self.places.clone().acquire_owned().await.expect("the places are never closed")
+    }
+
+    /// Waits for every result to be written or given up. Answers whether there was any to wait for.
+    pub async fn wait_until_written(&self) -> bool {
+        if self.places_free() == self.places_all {
+            return false;
+        }
+        let all = u32::try_from(self.places_all).unwrap_or(u32::MAX);
+        let _ = self.places.acquire_many(all).await.expect("the places are never closed");
+        true
     }
 
     pub fn hand_over(&self, ready: Ready) {

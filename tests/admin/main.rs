@@ -2,6 +2,7 @@
 //! browser where only that can tell.
 
 mod actions;
+mod keys;
 mod outage;
 mod overview;
 mod patience;

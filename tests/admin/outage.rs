@@ -10,8 +10,8 @@ use outboxd::bulk::{self, Change, Done};
 use outboxd::metrics::watch_until;
 use outboxd_core::MessageId;
 use outboxd_store::{
-    Changed, Finished, MemoryMessage, MemoryStore, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin,
-    Selection, StoreError, TopicStats,
+    Changed, Finished, KeyFilter, KeySummary, MemoryMessage, MemoryStore, MessageDetail, MessageFilter, MessageSummary,
+    OutboxAdmin, Selection, StoreError, TopicStats,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -112,6 +112,31 @@ impl OutboxAdmin for Faulty {
         self.memory.resume(topic).await
     }
 
+    async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError> {
+        self.statement()?;
+        self.memory.keys(filter, limit).await
+    }
+
+    async fn skip_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        self.statement()?;
+        self.memory.skip_key(topic, key).await
+    }
+
+    async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        self.statement()?;
+        self.memory.resume_key(topic, key).await
+    }
+
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {
+        self.statement()?;
+        self.memory.ordered_topics().await
+    }
+
+    async fn unorder(&self, topic: &str, limit: u32) -> Result<u64, StoreError> {
+        self.statement()?;
+        self.memory.unorder(topic, limit).await
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.statement()
     }
@@ -131,6 +156,8 @@ async fn a_database_that_fails_is_told_with_its_status() {
             get(&admin, &nothing).await,
             post_json(&admin, "/api/messages/actions/discard", json!({ "all": true })).await,
             post_json(&admin, "/api/topics/actions/pause", json!({ "topic": "orders" })).await,
+            get(&admin, "/api/keys").await,
+            post_json(&admin, "/api/keys/actions/skip", json!({ "topic": "orders", "key": "a" })).await,
         ] {
             let said: Value = serde_json::from_str(&answer.text).expect("JSON");
             assert_eq!(answer.status, status, "{said}");

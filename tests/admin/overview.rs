@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
 use outboxd::metrics::Snapshot;
-use outboxd_core::{Admission, Claim, Outcome};
+use outboxd_core::{Admission, Claim, Order, Outcome};
 use outboxd_store::{Listening, MemoryStore, SnapshotHolder, TopicStats};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ impl Handlers for OneParked {
             _ => Admission::Open,
         };
         let (handler, policy) = (Arc::new(Succeeds), Arc::default());
-        Some(Route { plugin: topic.into(), handler, policy, concurrency: 1, admission })
+        Some(Route { plugin: topic.into(), handler, policy, concurrency: 1, order: Order::None, admission })
     }
 
     fn plugins(&self) -> usize {

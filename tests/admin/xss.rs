@@ -9,8 +9,8 @@ use outboxd::metrics::Failure;
 use outboxd::plugin::PluginInfo;
 use outboxd_core::MessageId;
 use outboxd_store::{
-    Changed, Finished, HistoryEntry, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, StoreError,
-    TopicStats,
+    Changed, Finished, HistoryEntry, KeyFilter, KeySummary, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin,
+    Selection, StoreError, TopicStats,
 };
 use scraper::Html;
 use uuid::Uuid;
@@ -53,7 +53,13 @@ impl Hostile {
     }
 
     fn admin(&self) -> Admin {
-        let stats = TopicStats { dead: 1, pending: 1, last_error: Some(self.at("error")), ..TopicStats::default() };
+        let stats = TopicStats {
+            dead: 1,
+            pending: 1,
+            blocked_keys: 1,
+            last_error: Some(self.at("error")),
+            ..TopicStats::default()
+        };
         let plugin = PluginInfo {
             name: self.at("plugin name"),
             file: self.at("plugin name"),
@@ -141,6 +147,36 @@ impl OutboxAdmin for Hostile {
         Ok(Changed::No)
     }
 
+    async fn keys(&self, _: &KeyFilter, _: u32) -> Result<Vec<KeySummary>, StoreError> {
+        Ok(vec![KeySummary {
+            topic: self.at("topic"),
+            key: self.at("key"),
+            state: "blocked".into(),
+            head: Some(Uuid::nil().to_string()),
+            since_ms: 0,
+            reason: Some(self.at("reason")),
+            error: Some(self.at("error")),
+            due_in_ms: None,
+            depth: 1,
+        }])
+    }
+
+    async fn skip_key(&self, _: &str, _: &str) -> Result<Changed, StoreError> {
+        Ok(Changed::No)
+    }
+
+    async fn resume_key(&self, _: &str, _: &str) -> Result<Changed, StoreError> {
+        Ok(Changed::No)
+    }
+
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {
+        Ok(vec![])
+    }
+
+    async fn unorder(&self, _: &str, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -175,7 +211,7 @@ async fn hostile_text_adds_no_element_and_no_attribute_wherever_it_stands() {
     let corpus: Vec<&str> = CORPUS.lines().collect();
     assert_eq!(corpus.len(), 60);
     let message = format!("/messages/{}", Uuid::nil());
-    let pages = ["/", "/messages?state=dead", &message];
+    let pages = ["/", "/messages?state=dead", "/keys", &message];
     let plain = Hostile { field: "none", text: String::new() }.admin();
     for path in pages {
         let expected = get(&plain, path).await;

@@ -171,6 +171,7 @@ fn claim() -> Claim {
         attempt: Attempt(1),
         lapses: 0,
         lapsed: false,
+        order: outboxd_core::Order::None,
         expired: false,
     }
 }

@@ -115,6 +115,6 @@ pub async fn sqlite(stage: &Stage, report: &mut Report, messages: u64) {
 }
 
 /// The median of the ratios of rounds that followed each other: what else the machine did hit both.
-fn ratio(rates: &[f64], baseline: &[f64]) -> f64 {
+pub fn ratio(rates: &[f64], baseline: &[f64]) -> f64 {
     median(&rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect::<Vec<_>>())
 }

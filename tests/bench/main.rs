@@ -6,6 +6,7 @@
 mod backlog;
 mod calls;
 mod drain;
+mod keys;
 mod latency;
 mod memory;
 mod observed;
@@ -97,6 +98,9 @@ async fn measure(args: &Args) -> Report {
     }
     if wanted("sqlite") {
         drain::sqlite(&stage, &mut report, args.messages).await;
+    }
+    if wanted("keys") {
+        keys::measure(&stage, &mut report, args.messages, args.rounds, args.backlog).await;
     }
     if wanted("publish") {
         publish::measure(&stage, &mut report, args.seconds).await;

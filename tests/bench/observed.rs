@@ -27,8 +27,10 @@ pub struct Counts {
 
 #[derive(Default)]
 struct Times {
-    /// Seconds of each claim that found something, in their order.
+    /// Seconds of each claim that found something, in their order, with what was arranged for it.
     claims: Vec<f64>,
+    /// Seconds of arranging since the last of them.
+    arranging: f64,
     delivered: HashMap<MessageId, Instant>,
 }
 
@@ -77,11 +79,21 @@ impl OutboxStore for Observed {
         self.inner.due_topics().await
     }
 
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        let asked = Instant::now();
+        let arranged = self.inner.arrange(lanes).await?;
+        self.seen.times().arranging += asked.elapsed().as_secs_f64();
+        Ok(arranged)
+    }
+
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let asked = Instant::now();
         let claims = self.inner.claim(lanes, lease, lapses_max).await?;
         if !claims.is_empty() {
-            self.seen.times().claims.push(asked.elapsed().as_secs_f64());
+            let mut times = self.seen.times();
+            let arranging = std::mem::take(&mut times.arranging);
+            times.claims.push(arranging + asked.elapsed().as_secs_f64());
+            drop(times);
             self.seen.counts.send_modify(|counts| counts.claimed += claims.len() as u64);
         }
         Ok(claims)

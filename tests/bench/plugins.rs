@@ -5,7 +5,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
 use outboxd::plugin::{PluginHost, PluginOptions};
-use outboxd_core::{Admission, Claim, MessageId, Outcome, RetryPolicy};
+use outboxd_core::{Admission, Claim, MessageId, Order, Outcome, RetryPolicy};
 use outboxd_test_support::guests;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
@@ -55,6 +55,7 @@ impl Handlers for Native {
             handler: Arc::new(Native),
             policy: Arc::new(RetryPolicy::default()),
             concurrency: CONCURRENCY,
+            order: Order::None,
             admission: Admission::Open,
         })
     }

@@ -69,6 +69,32 @@ impl Outbox {
         self.sql("checkpoint").await;
     }
 
+    /// Fills the outbox with messages of topic `t0`, spread over so many keys `k0`, `k1`, …
+    pub async fn fill_keys(&self, messages: u64, keys: u64) {
+        let fill = "insert into outbox (topic, key, payload)
+            select 't0', 'k' || (n % $2), $3::json from generate_series(0, $1 - 1) as n";
+        let fill = sqlx::query(fill).bind(messages as i64).bind(keys as i64).bind(PAYLOAD);
+        fill.execute(&mut self.connection().await).await.expect("filled");
+        self.sql("vacuum analyze outbox").await;
+        self.sql("checkpoint").await;
+    }
+
+    /// Fills the outbox with so many held messages of topic `t0`, of a thousand blocked keys.
+    pub async fn fill_held(&self, messages: u64) {
+        let fill = "insert into outbox (topic, key, payload, state)
+            select 't0', 'blocked' || (n % 1000), $2::json, 'held' from generate_series(0, $1 - 1) as n";
+        let fill = sqlx::query(fill).bind(messages as i64).bind(PAYLOAD);
+        fill.execute(&mut self.connection().await).await.expect("filled");
+        self.sql(
+            "insert into outbox (topic, key, payload, state, dead_at)
+             select 't0', 'blocked' || n, '{}', 'dead', now() from generate_series(0, 999) as n",
+        )
+        .await;
+        self.sql("insert into outbox_keys (topic, key, head) select topic, key, id from outbox where state = 'dead'")
+            .await;
+        self.sql("vacuum analyze outbox_keys").await;
+    }
+
     pub async fn connection(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.expect("connects")
     }

@@ -44,6 +44,7 @@ pub fn check(evidence: &Evidence) -> Verdict {
     };
     check_commits(evidence, &mut verdict);
     check_phantoms(evidence, &deliveries, &mut verdict);
+    check_order(evidence, &deliveries, &mut verdict);
 
     let mut by_fault: HashMap<usize, usize> = HashMap::new();
     for id in &evidence.truth.orders {
@@ -79,6 +80,23 @@ fn check_commits(evidence: &Evidence, verdict: &mut Verdict) {
 fn check_phantoms(evidence: &Evidence, deliveries: &HashMap<Uuid, Vec<&Delivery>>, verdict: &mut Verdict) {
     for id in deliveries.keys().filter(|id| !evidence.truth.orders.contains(id)) {
         verdict.phantom.push(format!("{id}: it was delivered and never committed"));
+    }
+}
+
+/// In the order of a key no message is handed over before the one before it was settled. Both times are this machine's; what
+/// is kept is rounded to milliseconds.
+fn check_order(evidence: &Evidence, deliveries: &HashMap<Uuid, Vec<&Delivery>>, verdict: &mut Verdict) {
+    for pair in evidence.fates.in_order.values().flat_map(|of_key| of_key.windows(2)) {
+        let settled = evidence.truth.rows.get(&pair[0]).and_then(|row| row.delivered_at);
+        let handed_over = deliveries.get(&pair[1]).and_then(|deliveries| deliveries.first());
+        let (Some(settled), Some(handed_over)) = (settled, handed_over) else { continue };
+        verdict.in_order += 1;
+        if handed_over.at + Duration::from_millis(2) < settled {
+            let [earlier, later] = [pair[0], pair[1]];
+            verdict
+                .broken
+                .push(format!("{later}: handed over before {earlier}, the one before it of its key, was settled"));
+        }
     }
 }
 
@@ -229,6 +247,24 @@ mod tests {
 
         assert!(verdict.is_clean(), "{verdict:?}");
         assert_eq!((verdict.ok, verdict.recovered, verdict.duplicates()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_message_that_is_handed_over_before_the_one_before_it_is_settled_is_out_of_order() {
+        let handed_over_at = |ms| {
+            let (first, mut evidence) = sound();
+            let second = Uuid::from_u128(8);
+            let row = Row { delivered_at: Some(at(220)), ..row(&mut evidence, first).clone() };
+            evidence.truth.rows.insert(second, row);
+            evidence.truth.orders.insert(second);
+            evidence.fates.in_order = [("key".to_owned(), vec![first, second])].into();
+            evidence.deliveries.push(delivery(second, 2, ms));
+            check(&evidence)
+        };
+
+        let (sound, early) = (handed_over_at(120), handed_over_at(110));
+        assert!(sound.is_clean() && sound.in_order == 1, "{sound:?}");
+        assert_eq!(early.broken.len(), 1);
     }
 
     #[test]

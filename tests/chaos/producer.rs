@@ -1,5 +1,6 @@
 //! Applications that sell things: each sale is a business row and a message in one transaction, and many sales fall through.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::stage::TOPIC;
+use crate::stage::{ORDERED_TOPIC, TOPIC};
 
 const PAYLOAD: &str = r#"{"article":"lamp","price":42.50}"#;
 /// A transaction that takes longer is given up, its fate unknown.
@@ -28,6 +29,8 @@ pub struct Fates {
     pub unknown: Vec<Uuid>,
     /// The transaction or savepoint was rolled back, or its commit never sent.
     pub rolled_back: Vec<Uuid>,
+    /// Of the committed ones those of each key, one transaction after the other.
+    pub in_order: HashMap<String, Vec<Uuid>>,
 }
 
 impl Records {
@@ -86,6 +89,7 @@ pub trait Market: OutboxDatabase {
     /// Publishes in SQL and answers the message's id.
     fn publish_in_sql(
         transaction: &mut Transaction<'_, Self>,
+        place: &Place,
     ) -> impl Future<Output = Result<String, sqlx::Error>> + Send;
 
     /// Writes the business's row.
@@ -102,8 +106,12 @@ macro_rules! market {
                 sqlx::query(sql).execute(&mut **transaction).await.map(drop)
             }
 
-            async fn publish_in_sql(transaction: &mut Transaction<'_, Self>) -> Result<String, sqlx::Error> {
-                sqlx::query_scalar($publish).bind(TOPIC).bind(PAYLOAD).fetch_one(&mut **transaction).await
+            async fn publish_in_sql(
+                transaction: &mut Transaction<'_, Self>,
+                place: &Place,
+            ) -> Result<String, sqlx::Error> {
+                let query = sqlx::query_scalar($publish).bind(place.topic()).bind(PAYLOAD).bind(place.key.clone());
+                query.fetch_one(&mut **transaction).await
             }
 
             async fn insert_order(transaction: &mut Transaction<'_, Self>, message: Uuid) -> Result<(), sqlx::Error> {
@@ -114,11 +122,25 @@ macro_rules! market {
     };
 }
 
-market!(sqlx::Postgres, "select outbox_publish($1, $2::json)::text");
-market!(sqlx::Sqlite, "insert into outbox (topic, payload) values ($1, $2) returning id");
+market!(sqlx::Postgres, "select outbox_publish($1, $2::json, key => $3)::text");
+market!(sqlx::Sqlite, "insert into outbox (topic, payload, key) values ($1, $2, $3) returning id");
+
+/// Where a sale's messages go: without a key, or in the order of one.
+#[derive(Default)]
+pub struct Place {
+    key: Option<String>,
+}
+
+impl Place {
+    fn topic(&self) -> &'static str {
+        if self.key.is_some() { ORDERED_TOPIC } else { TOPIC }
+    }
+}
 
 /// One application.
 pub struct Producer {
+    /// The key of its messages that are in order.
+    pub name: String,
     pub url: String,
     pub draw: Rng,
     pub records: Arc<Records>,
@@ -140,7 +162,9 @@ impl Producer {
             };
             let language = if self.draw.bool() { Language::Rust } else { Language::Sql };
             let end = End::draw(&mut self.draw);
-            connection = self.sell::<DB>(open, language, end).await;
+            // Few enough that one call after the other keeps up.
+            let place = Place { key: (self.draw.u8(..8) == 0).then(|| self.name.clone()) };
+            connection = self.sell::<DB>(open, language, end, place).await;
         }
     }
 
@@ -150,14 +174,20 @@ impl Producer {
         mut connection: DB::Connection,
         language: Language,
         end: End,
+        place: Place,
     ) -> Option<DB::Connection> {
         let mut sale = Sale::default();
-        let sold = timeout(ANSWERS_WITHIN, transaction::<DB>(&mut connection, language, end, &mut sale)).await;
+        let sold = timeout(ANSWERS_WITHIN, transaction::<DB>(&mut connection, language, end, &place, &mut sale)).await;
         let done = matches!(sold, Ok(Ok(())));
         let mut fates = self.records.lock();
         match sale.stage {
             SaleStage::Open => fates.rolled_back.extend(sale.kept),
-            SaleStage::CommitSent if done => fates.committed.extend(sale.kept),
+            SaleStage::CommitSent if done => {
+                if let Some(key) = place.key {
+                    fates.in_order.entry(key).or_default().extend(&sale.kept);
+                }
+                fates.committed.extend(sale.kept);
+            }
             SaleStage::CommitSent => fates.unknown.extend(sale.kept),
         }
         fates.rolled_back.extend(sale.undone);
@@ -184,14 +214,15 @@ async fn transaction<DB: Market>(
     connection: &mut DB::Connection,
     language: Language,
     end: End,
+    place: &Place,
     sale: &mut Sale,
 ) -> Result<(), PublishError> {
     let mut transaction = connection.begin().await?;
-    sale.kept.push(order::<DB>(&mut transaction, language).await?);
+    sale.kept.push(order::<DB>(&mut transaction, language, place).await?);
     if let End::Savepoint = end {
         DB::execute(&mut transaction, "savepoint second").await?;
         // Before the insert is answered its id is not known: then what was stored shows as a row without an order.
-        sale.undone.push(order::<DB>(&mut transaction, language).await?);
+        sale.undone.push(order::<DB>(&mut transaction, language, place).await?);
         DB::execute(&mut transaction, "rollback to savepoint second").await?;
     }
     match end {
@@ -207,11 +238,21 @@ async fn transaction<DB: Market>(
 }
 
 /// A message and the row it tells about.
-async fn order<DB: Market>(transaction: &mut Transaction<'_, DB>, language: Language) -> Result<Uuid, PublishError> {
+async fn order<DB: Market>(
+    transaction: &mut Transaction<'_, DB>,
+    language: Language,
+    place: &Place,
+) -> Result<Uuid, PublishError> {
     let id = match language {
-        Language::Rust => publish(transaction, &Outbox::default(), NewMessage::from_json(TOPIC, PAYLOAD)).await?.id,
+        Language::Rust => {
+            let mut message = NewMessage::from_json(place.topic(), PAYLOAD);
+            if let Some(key) = &place.key {
+                message = message.key(key);
+            }
+            publish(transaction, &Outbox::default(), message).await?.id
+        }
         Language::Sql => {
-            let id = DB::publish_in_sql(transaction).await?;
+            let id = DB::publish_in_sql(transaction, place).await?;
             Uuid::parse_str(&id).map_err(|error| PublishError::Invalid(error.to_string()))?
         }
     };
@@ -225,7 +266,7 @@ pub async fn sell_at_once<DB: Market>(url: &str, count: usize) -> Vec<Uuid> {
     let mut transaction = connection.begin().await.expect("begin");
     let mut ids = Vec::with_capacity(count);
     for _ in 0..count {
-        ids.push(order::<DB>(&mut transaction, Language::Rust).await.expect("publish"));
+        ids.push(order::<DB>(&mut transaction, Language::Rust, &Place::default()).await.expect("publish"));
     }
     transaction.commit().await.expect("commit");
     connection.close().await.expect("close");

@@ -64,6 +64,7 @@ impl Market {
             Market { runtime, records: Arc::default(), stop: CancellationToken::new(), producers: TaskTracker::new() };
         for number in 0..PRODUCERS {
             let producer = Producer {
+                name: format!("producer {number}"),
                 url: url.to_owned(),
                 draw: seed.stream(&format!("producer {number}")),
                 records: market.records.clone(),
@@ -236,8 +237,9 @@ impl fmt::Display for Round {
         )?;
         writeln!(
             f,
-            "  ok {}, recovered {}, duplicates {}, unexplained {}, lost {}, phantom {}",
+            "  ok {}, in order {}, recovered {}, duplicates {}, unexplained {}, lost {}, phantom {}",
             verdict.ok,
+            verdict.in_order,
             verdict.recovered,
             verdict.duplicates(),
             verdict.unexplained.len(),

@@ -14,8 +14,10 @@ use tempfile::TempDir;
 use crate::faults::{FaultLog, Kind};
 use crate::sink::Sink;
 
-/// The topic of every message.
+/// The topic of most messages.
 pub const TOPIC: &str = "chaos";
+/// The topic of those that are delivered in order by key.
+pub const ORDERED_TOPIC: &str = "order";
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
 
 /// How long a message stays claimed when its relay dies: 2 s, or `OUTBOXD_CHAOS_LEASE_MS` on a machine that is busy with
@@ -110,7 +112,9 @@ impl Stage {
         let number = self.relays.fetch_add(1, Ordering::Relaxed);
         let folder = self.path().join(format!("relay-{number}"));
         fs::create_dir_all(folder.join("plugins")).expect("a folder");
-        fs::copy(guests::plugin("webhook"), folder.join("plugins/webhook.wasm")).expect("the plugin");
+        for name in ["webhook", "ordered"] {
+            fs::copy(guests::plugin("webhook"), folder.join(format!("plugins/{name}.wasm"))).expect("the plugin");
+        }
         let lapses = match self.lapses {
             Lapses::Default => "",
             Lapses::Many => "max_lapses = 1000",
@@ -170,12 +174,18 @@ impl Relay<'_> {
         assert!(self.child.is_none(), "relay {} runs", self.number);
         let mut pids = self.stage.pids.lock();
         self.incarnation = u32::try_from(pids.len()).expect("fewer processes");
-        let manifest = format!(
-            "topics = [{TOPIC:?}]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+        let manifest = |topic, order| {
+            format!(
+                "topics = [{topic:?}]\n{order}\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
              [limits]\nconcurrency = {CONCURRENCY}\n[settings]\nurl = {:?}\n",
-            self.stage.sink.url(self.incarnation),
-        );
-        fs::write(self.folder.join("plugins/webhook.toml"), manifest).expect("the manifest");
+                self.stage.sink.url(self.incarnation),
+            )
+        };
+        for (name, manifest) in
+            [("webhook", manifest(TOPIC, "")), ("ordered", manifest(ORDERED_TOPIC, "ordered = true"))]
+        {
+            fs::write(self.folder.join(format!("plugins/{name}.toml")), manifest).expect("the manifest");
+        }
         let log = File::options().create(true).append(true).open(self.folder.join("log")).expect("a log file");
         let mut command = self.stage.command(&self.folder);
         command.env_remove("OUTBOXD_DATABASE").arg("run").stdout(Stdio::null()).stderr(log);

@@ -27,6 +27,8 @@ pub struct Verdict {
     pub lost: Vec<String>,
     pub phantom: Vec<String>,
     pub unexplained: Vec<String>,
+    /// Pairs of messages that came one after the other in the order of their key.
+    pub in_order: usize,
     /// Whatever else must not be.
     pub broken: Vec<String>,
 }

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use outboxd_core::{
-    Attempt, Blame, Claim, Jitter, LeaseId, Message, MessageId, Outcome, Payload, Reason, RetryPolicy, Transition,
-    admit, decide,
+    Attempt, Blame, Claim, Jitter, LeaseId, Message, MessageId, Order, Outcome, Payload, Reason, RetryPolicy,
+    Transition, admit, decide,
 };
 use uuid::Uuid;
 
@@ -378,5 +378,13 @@ fn claim(attempts: u8, lapses: u8) -> Claim {
     let (topic, headers) = (String::new(), Vec::new());
     let message = Message { id: MessageId(Uuid::nil()), topic, key: None, payload, headers, created_at_ms: 0 };
     let (attempt, lapses) = (Attempt(attempts.into()), lapses.into());
-    Claim { message, lease_id: LeaseId(Uuid::nil()), attempt, lapses, lapsed: false, expired: false }
+    Claim {
+        message,
+        lease_id: LeaseId(Uuid::nil()),
+        attempt,
+        lapses,
+        lapsed: false,
+        expired: false,
+        order: Order::None,
+    }
 }

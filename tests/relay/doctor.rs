@@ -276,7 +276,7 @@ fn a_role_that_may_not_see_other_sessions_is_told_who_holds_a_snapshot_and_what_
     execute(
         &stage.database,
         "create role relay_blind login; grant select, update, delete on outbox to relay_blind;
-         grant select, insert, update, delete on outbox_control, outbox_sleepers to relay_blind;
+         grant select, insert, update, delete on outbox_control, outbox_keys, outbox_sleepers to relay_blind;
          grant select on outbox_versions to relay_blind; grant update on sequence outbox_asleep to relay_blind",
     );
     let runtime = runtime();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use outboxd_test_support::guests;
 use serde_json::Value;
 
 use crate::stage::Stage;
@@ -52,6 +53,9 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     };
     let published = answer("publish", &["verbs", "--payload", payload, "--header", "trace=abc"]);
     let id = serde_json::from_str::<Value>(&published).expect("JSON")[0]["id"].as_str().expect("an id").to_owned();
+    // What blocks a key is listed.
+    stage.install("ordered", &guests::guest("verbs"), "topics = [\"ordered\"]\nordered = true\n");
+    stage.outboxd(&["publish", "ordered", "--key", "a", "--payload", payload]).ok();
     stage.outboxd(&["run", "--once"]).ok();
     let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
     relay.wait_for_log("are served at http://");
@@ -72,7 +76,11 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(json("messages show", &[&id]), of_one.join(" "));
     assert_eq!(
         json("stats", &[]),
-        "[].dead [].delivered [].held [].last_error [].oldest_due_ms [].paused [].pending [].processing [].topic [].unrouted"
+        "[].blocked_keys [].dead [].delivered [].held [].last_error [].oldest_due_ms [].paused [].pending [].processing [].topic [].unrouted"
+    );
+    assert_eq!(
+        json("keys", &[]),
+        "[].depth [].due_in_ms [].error [].head [].key [].reason [].since_ms [].state [].topic"
     );
     // A finding without advice is all well; one plugin's reload is on no trial.
     assert_eq!(json("doctor", &["--plugins", "nowhere"]), "[].advice [].check [].found [].verdict");

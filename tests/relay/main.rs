@@ -12,6 +12,7 @@ mod fairness;
 mod health;
 mod idempotency_page;
 mod json;
+mod keys;
 mod layering;
 mod operations;
 mod outcomes;

@@ -8,7 +8,7 @@ use outboxd::plugin::egress::TcpPeer;
 use outboxd::plugin::{
     Ceiling, Content, Invoked, Manifest, OnePlugin, PluginHost, PluginOptions, SandboxOptions, Secrets,
 };
-use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, RetryPolicy};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, RetryPolicy};
 use outboxd_test_support::guests;
 use outboxd_test_support::receiver::{Answer, Receiver};
 use serde_json::json;
@@ -109,7 +109,8 @@ fn slack_says(component: &Path, receiver: &Receiver, text: &str, payload: &[u8])
         created_at_ms: now.as_millis() as u64,
     };
     let lease_id = LeaseId(Uuid::new_v4());
-    let claim = Claim { message, lease_id, attempt: Attempt(1), lapses: 0, lapsed: false, expired: false };
+    let claim =
+        Claim { message, lease_id, attempt: Attempt(1), lapses: 0, lapsed: false, expired: false, order: Order::None };
     let component = std::fs::read(component).expect("the component");
     let content = Content::new(component.into(), Some(manifest));
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use outboxd::handler::{CallControl, Handled};
 use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions, Secrets};
-use outboxd_core::{Attempt, Blame, Claim, LeaseId, Message, MessageId, Outcome, Payload, Reason, RetryPolicy};
+use outboxd_core::{Attempt, Blame, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, Reason, RetryPolicy};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -58,7 +58,15 @@ pub(crate) fn claim(payload: &str) -> Claim {
         headers: vec![("traceparent".into(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into())],
         created_at_ms: 1_700_000_000_000,
     };
-    Claim { message, lease_id: LeaseId(Uuid::new_v4()), attempt: Attempt(1), lapses: 0, lapsed: false, expired: false }
+    Claim {
+        message,
+        lease_id: LeaseId(Uuid::new_v4()),
+        attempt: Attempt(1),
+        lapses: 0,
+        lapsed: false,
+        expired: false,
+        order: Order::None,
+    }
 }
 
 pub(crate) async fn call(plugin: &OnePlugin, payload: &str) -> Handled {

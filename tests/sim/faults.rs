@@ -231,6 +231,12 @@ impl OutboxStore for FaultyStore {
         self.answer(answer, topics).await
     }
 
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        let answer = self.travel(What::Read).await?;
+        let arranged = self.inner.arrange(lanes).await?;
+        self.answer(answer, arranged).await
+    }
+
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         self.link.in_claim.store(true, Ordering::Relaxed);
         let answer = self.travel(What::Read).await?;

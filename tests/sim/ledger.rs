@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId, Outcome, Reason, Settlement, Transition};
+use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId, Order, Outcome, Reason, Settlement, Transition};
 use tokio::time::Instant;
 
 use crate::faults::Link;
@@ -21,6 +21,10 @@ struct Entry {
     successes: u32,
     /// What may have made it come twice: a lapse, or a person who discarded it while it was under way.
     excused: bool,
+    /// Its topic and key.
+    key: Option<(String, String)>,
+    /// In an ordered topic, the next of its key has gone on without it.
+    passed_over: bool,
 }
 
 /// A lease that the store granted.
@@ -35,6 +39,8 @@ struct Lease {
 #[derive(Clone)]
 pub struct Ledger {
     started: Instant,
+    /// Whether order by key is checked: not where topics cease to be ordered and are again.
+    ordered: bool,
     max_attempts: u32,
     inner: Arc<Mutex<Inner>>,
 }
@@ -42,6 +48,10 @@ pub struct Ledger {
 #[derive(Default)]
 struct Inner {
     messages: HashMap<MessageId, Entry>,
+    /// The messages of each topic and key, in publish order.
+    keys: HashMap<(String, String), Vec<MessageId>>,
+    /// Until when a key rests.
+    rests: HashMap<(String, String), Instant>,
     granted: HashMap<LeaseId, Instant>,
     /// What a plugin answered under each lease.
     answers: HashMap<LeaseId, Outcome>,
@@ -53,8 +63,8 @@ struct Inner {
 }
 
 impl Ledger {
-    pub fn new(max_attempts: u32) -> Self {
-        Ledger { started: Instant::now(), max_attempts, inner: Arc::default() }
+    pub fn new(max_attempts: u32, ordered: bool) -> Self {
+        Ledger { started: Instant::now(), ordered, max_attempts, inner: Arc::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -76,12 +86,22 @@ impl Ledger {
         self.note(|seen| seen.steps += digest.finish() >> 32);
     }
 
+    /// It has a place in the order of its key.
+    pub fn published(&self, id: MessageId, topic: &str, key: &str) {
+        let (mut inner, key) = (self.inner(), (topic.to_owned(), key.to_owned()));
+        inner.messages.entry(id).or_default().key = Some(key.clone());
+        inner.keys.entry(key).or_default().push(id);
+    }
+
     /// A claim took effect; `is_known` says whether its answer arrives.
     pub fn claimed(&self, claims: &[Claim], lease: Duration, holder: &Arc<Link>, is_known: bool) {
         claims.iter().for_each(|claim| self.step("claimed", claim.message.id));
         let mut inner = self.inner();
         let now = Instant::now();
         for claim in claims {
+            if self.ordered && claim.order != Order::None {
+                inner.assert_its_turn(claim);
+            }
             let entry = inner.messages.entry(claim.message.id).or_default();
             assert_eq!(entry.finished, None, "{} was claimed after it had ended", claim.message.id);
             let lapsed = entry.lease.as_ref();
@@ -96,7 +116,9 @@ impl Ledger {
                 );
             }
             let lapsed = lapsed.is_some();
-            assert_eq!(claim.lapsed, lapsed, "a claim says of itself whether it took over a lost lease");
+            // Where its topic has become ordered, it may have been held in between.
+            let said = claim.lapsed == lapsed || (!self.ordered && lapsed);
+            assert!(said, "a claim says of itself whether it took over a lost lease");
             assert_eq!(claim.attempt.0, entry.attempts + 1, "attempts rise by one at each claim");
             entry.attempts = claim.attempt.0;
             let (holder, until) = (holder.clone(), now + lease);
@@ -119,10 +141,16 @@ impl Ledger {
             }
             (None, LeaseStatus::Held) => panic!("a lease was renewed that nobody has"),
             (current, LeaseStatus::Lost) => {
-                assert!(current.as_ref().is_none_or(|current| current.id != lease_id), "a live lease was called lost");
+                let current = current.as_ref().filter(|current| current.id == lease_id);
+                assert!(current.is_none_or(|lease| self.may_be_held(lease, now)), "a live lease was called lost");
                 inner.seen.lost_by_renewal += 1;
             }
         }
+    }
+
+    /// Where its topic has become ordered, a message whose lease has lapsed may be held by now, without a claim.
+    fn may_be_held(&self, lease: &Lease, now: Instant) -> bool {
+        !self.ordered && now >= lease.until
     }
 
     /// The answer of a renewal has arrived.
@@ -142,7 +170,8 @@ impl Ledger {
         let entry = inner.messages.entry(settlement.id).or_default();
         let current = entry.lease.as_ref().filter(|current| current.id == settlement.lease_id);
         if status == LeaseStatus::Lost {
-            assert!(current.is_none(), "a settle under a live lease was refused");
+            let may = current.is_none_or(|lease| self.may_be_held(lease, now));
+            assert!(may, "a settle under a live lease was refused");
             inner.seen.fenced += 1;
             return;
         }
@@ -150,11 +179,13 @@ impl Ledger {
             panic!("a settle without its lease changed something")
         };
         entry.lease = None;
-        assert_follows(answer.as_ref(), &settlement.transition, entry.attempts, self.max_attempts);
+        assert_follows(answer.as_ref(), settlement, entry.attempts, self.max_attempts);
+        let key = entry.key.clone();
         match &settlement.transition {
             Transition::Delivered => entry.finished = Some("delivered"),
             Transition::Dead { reason, .. } => {
                 entry.finished = Some("dead");
+                entry.passed_over |= settlement.order.frees_key(&settlement.transition);
                 let is_spent = entry.attempts >= self.max_attempts;
                 inner.seen.crashed += u64::from(*reason == Reason::Crashed);
                 inner.seen.spent += u64::from(is_spent);
@@ -164,6 +195,10 @@ impl Ledger {
                 inner.seen.interrupted += u64::from(*reason == Reason::Interrupted);
             }
             Transition::Pending { .. } => {}
+        }
+        if let Some(key) = key.filter(|_| !settlement.rest.is_zero()) {
+            inner.rests.insert(key, now + settlement.rest);
+            inner.seen.rests += 1;
         }
         inner.seen.late_settles += u64::from(now >= until);
     }
@@ -207,11 +242,27 @@ impl Ledger {
         let entry = inner.messages.entry(id).or_default();
         assert_eq!(entry.finished, None, "{id} was discarded after it had ended");
         entry.finished = Some("dead");
+        entry.passed_over = true;
+        let key = entry.key.clone();
+        // What a person decides is not waited for.
         if let Some(lease) = entry.lease.take() {
             entry.excused = true;
             inner.ended_by_a_person.insert(lease.id, Instant::now());
             inner.seen.discarded_under_way += 1;
         }
+        key.and_then(|key| inner.rests.remove(&key));
+    }
+
+    /// A person let its key go on without it.
+    pub fn skipped(&self, id: MessageId) {
+        self.step("skipped", id);
+        let mut inner = self.inner();
+        let entry = inner.messages.entry(id).or_default();
+        assert_eq!(entry.finished, Some("dead"), "{id} was skipped, and it was not dead");
+        entry.passed_over = true;
+        let key = entry.key.clone();
+        key.and_then(|key| inner.rests.remove(&key));
+        inner.seen.skipped += 1;
     }
 
     /// A person sent it round again.
@@ -222,6 +273,8 @@ impl Ledger {
         assert_eq!(entry.finished, Some("dead"), "{id} was redriven, and it was not dead");
         entry.finished = None;
         entry.attempts = 0;
+        let key = entry.key.clone();
+        key.and_then(|key| inner.rests.remove(&key));
         inner.seen.redriven += 1;
     }
 
@@ -239,6 +292,25 @@ impl Ledger {
 }
 
 impl Inner {
+    /// No other message of its key is under way, and all that were published before it have ended, or were passed over.
+    fn assert_its_turn(&mut self, claim: &Claim) {
+        let (id, Some(key)) = (claim.message.id, &claim.message.key) else { return };
+        let key = (claim.message.topic.clone(), key.clone());
+        let rests = self.rests.get(&key).is_some_and(|until| Instant::now() < *until);
+        assert!(!rests, "{id} was claimed while its key rests");
+        let of_key = &self.keys[&key];
+        let place = of_key.iter().position(|other| *other == id).expect("it was published");
+        let now = Instant::now();
+        for (index, other) in of_key.iter().enumerate().filter(|(_, other)| **other != id) {
+            let entry = self.messages.get(other);
+            let live = entry.and_then(|entry| entry.lease.as_ref()).is_some_and(|lease| now < lease.until);
+            assert!(!live, "{id} and {other} of one key are under way at once");
+            let ended = entry.is_some_and(|entry| entry.finished == Some("delivered") || entry.passed_over);
+            assert!(index > place || ended, "{id} was claimed before {other}, which is the earlier of its key");
+        }
+        self.seen.in_order += u64::from(place > 0);
+    }
+
     /// A relay that works under a lease has it, as the database sees it: nobody else can be at work on the same message.
     /// Excepted is a relay that stood still and had no chance to notice, and a lease that a person ended.
     fn assert_trusted(&self, claim: &Claim, by: &Link) {

@@ -95,6 +95,10 @@ fn under_faults_every_message_ends_and_every_duplicate_is_explained() {
     assert!(seen.parked > 0 && seen.resumed > 0, "no plugin was parked and resumed");
     assert!(seen.interrupted > 0, "no call was interrupted by a stop");
     assert!(seen.discarded_under_way > 0 && seen.redriven > 0, "nobody discarded or redrove anything");
+    assert!(seen.in_order > 0, "no key had a second message");
+    assert!(seen.skipped > 0, "no key was blocked");
+    assert!(seen.rests > 0, "no key had to rest");
+    assert!(seen.reordered > 0, "no topic ceased to be ordered");
     assert!(seen.results_waiting_max >= world::RESULTS_MAX, "results never took all their places");
     assert!(seen.stopped_in_a_claim > 0, "no stop came while a claim was under way");
 }

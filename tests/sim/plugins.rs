@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
-use outboxd_core::{Admission, Blame, Claim, Health, MessageId, Outcome, Reason, RetryPolicy};
+use outboxd_core::{Admission, Blame, Claim, Health, MessageId, OnDead, Order, Outcome, Reason, RetryPolicy};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{Dice, Link};
@@ -25,9 +25,21 @@ pub struct Folder {
     pub stubborn: Arc<AtomicBool>,
     /// The messages that kill the relay they are handed to.
     pub killers: Arc<Mutex<Vec<MessageId>>>,
+    /// Whether the plugins "block" and "skip" deliver in order.
+    pub ordered: Arc<AtomicBool>,
     /// The longest call.
     pub slowest_ms: u64,
     pub max_attempts: u32,
+}
+
+impl Folder {
+    fn order(&self, plugin: &str) -> Order {
+        match plugin {
+            "block" if self.ordered.load(Ordering::Relaxed) => Order::ByKey { on_dead: OnDead::Block },
+            "skip" if self.ordered.load(Ordering::Relaxed) => Order::ByKey { on_dead: OnDead::Skip },
+            _ => Order::None,
+        }
+    }
 }
 
 /// The plugins of one relay: their health is its own.
@@ -60,7 +72,7 @@ impl Evidence {
 
 impl Plugins {
     pub fn new(folder: Folder, link: Arc<Link>) -> Self {
-        let plugins = ["shop", "mail", "broken"].map(|name| {
+        let plugins = ["shop", "mail", "broken", "block", "skip"].map(|name| {
             let plugin = FakePlugin {
                 name,
                 folder: folder.clone(),
@@ -88,6 +100,7 @@ impl Handlers for Plugins {
             handler: plugin.clone(),
             policy: Arc::new(policy),
             concurrency: 3,
+            order: self.folder.order(name),
             admission,
         })
     }
@@ -121,7 +134,8 @@ impl Handler for FakePlugin {
 impl FakePlugin {
     fn answer(&self, claim: &Claim, outcome: Outcome) -> Handled {
         self.folder.ledger.answered(claim, &outcome, &self.link);
-        Handled::new(outcome)
+        let pause_key = self.folder.dice.chance(0.05).then(|| self.folder.dice.millis(0..3000));
+        Handled { pause_key, ..Handled::new(outcome) }
     }
 
     fn outcome(&self, claim: &Claim) -> Outcome {

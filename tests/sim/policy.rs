@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboxd_core::{Backoff, Blame, Outcome, Reason, RetryPolicy, Transition};
+use outboxd_core::{Backoff, Blame, Outcome, Reason, RetryPolicy, Settlement, Transition};
 
 /// Half of each wait is drawn, so that a wait that is too short shows.
 pub const POLICY: RetryPolicy = RetryPolicy {
@@ -12,7 +12,8 @@ pub const POLICY: RetryPolicy = RetryPolicy {
 };
 
 /// `answer` is what the plugin said under the lease, if it was called.
-pub fn assert_follows(answer: Option<&Outcome>, transition: &Transition, attempt: u32, max_attempts: u32) {
+pub fn assert_follows(answer: Option<&Outcome>, settlement: &Settlement, attempt: u32, max_attempts: u32) {
+    let Settlement { transition, rest, .. } = settlement;
     let follows = match (answer, transition) {
         (Some(Outcome::Success), transition) => *transition == Transition::Delivered,
         (_, Transition::Delivered) => false,
@@ -21,10 +22,11 @@ pub fn assert_follows(answer: Option<&Outcome>, transition: &Transition, attempt
             matches!(transition, Transition::Released { .. })
         }
         (Some(Outcome::Retry { after: Some(asked), .. }), Transition::Pending { after, .. }) => {
-            attempt < max_attempts && *after == (*asked).min(POLICY.backoff.max)
+            attempt < max_attempts && *after == (*asked).min(POLICY.backoff.max).max(*rest)
         }
         (Some(Outcome::Retry { .. } | Outcome::Fault { .. }), Transition::Pending { after, .. }) => {
-            attempt < max_attempts && (full_wait(attempt).mul_f64(0.499)..=full_wait(attempt)).contains(after)
+            let least = full_wait(attempt).mul_f64(0.499);
+            attempt < max_attempts && *after >= least && (*after <= full_wait(attempt) || after == rest)
         }
         (Some(Outcome::Retry { .. } | Outcome::Fault { .. }), Transition::Dead { .. }) => attempt >= max_attempts,
         // No plugin was called: refused, or given back.

@@ -40,4 +40,12 @@ seen! {
     spent,
     discarded_under_way,
     redriven,
+    /// Claims in an ordered topic, of a message that was not the first of its key.
+    in_order,
+    /// Dead letters that blocked their key until a person let it go on.
+    skipped,
+    /// Keys that a plugin wished to rest.
+    rests,
+    /// Times that a topic ceased to be ordered, or was again.
+    reordered,
 }

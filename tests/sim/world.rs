@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outboxd::relay::{Relay, RelayOptions};
+use outboxd::unorder::unorder_until;
 use outboxd_core::{Jitter, MessageId};
-use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin, Selection};
+use outboxd_store::{Changed, KeyFilter, KeyState, MemoryMessage, MemoryStore, OutboxAdmin, Selection};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,7 @@ pub fn run(seed: u64, scenario: Scenario) -> Seen {
 
 struct World {
     scenario: Scenario,
+    reorders: bool,
     dice: Dice,
     store: Arc<MemoryStore>,
     ledger: Ledger,
@@ -62,17 +64,20 @@ impl World {
         let dice = Dice::new(seed);
         // In a storm attempts must outlast the nemesis: exhausted messages would hide lost ones.
         let max_attempts = if scenario == Scenario::Calm { 4 } else { 1000 };
-        let ledger = Ledger::new(max_attempts);
+        // In some worlds manifests are changed: what was held must come out, but then no order can be demanded.
+        let reorders = scenario == Scenario::Storm && dice.chance(0.2);
+        let ledger = Ledger::new(max_attempts, !reorders);
         let folder = Folder {
             dice: dice.clone(),
             ledger: ledger.clone(),
             broken: Arc::new(AtomicBool::new(scenario == Scenario::Storm)),
             stubborn: Arc::new(AtomicBool::new(true)),
             killers: Arc::default(),
+            ordered: Arc::new(AtomicBool::new(true)),
             slowest_ms: if scenario == Scenario::Storm { 6000 } else { 3000 },
             max_attempts,
         };
-        World { scenario, dice, store: Arc::default(), ledger, folder, relays: Vec::new(), ids: Vec::new() }
+        World { scenario, reorders, dice, store: Arc::default(), ledger, folder, relays: Vec::new(), ids: Vec::new() }
     }
 
     async fn run(mut self) -> Seen {
@@ -80,6 +85,8 @@ impl World {
         for _ in 0..count {
             self.start();
         }
+        let handlers = Arc::new(Plugins::new(self.folder.clone(), Link::new(0.0)));
+        tokio::spawn(unorder_until(self.store.clone(), handlers, CancellationToken::new()));
         let until = Instant::now() + STORM;
         while Instant::now() < until {
             self.publish();
@@ -133,11 +140,19 @@ impl World {
         // Now and then so many that results take all their places.
         let many = if self.dice.chance(0.05) { 80 } else { 6 };
         for _ in 0..self.dice.draw(|rng| rng.usize(0..many)) {
-            let topics = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a"];
+            let topics = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a", "block.a", "skip.a"];
             let topic = self.dice.draw(|rng| topics[rng.usize(..topics.len())]);
             let delay = if self.dice.chance(0.2) { self.dice.millis(0..3000) } else { Duration::ZERO };
-            let message = MemoryMessage { topic: topic.into(), payload: b"{}".to_vec(), delay, ..Default::default() };
+            let key = ["a", "b", "c"][self.dice.draw(|rng| rng.usize(..3))];
+            let message = MemoryMessage {
+                topic: topic.into(),
+                key: Some(key.into()),
+                payload: b"{}".to_vec(),
+                delay,
+                ..Default::default()
+            };
             let id = self.store.put(message);
+            self.ledger.published(id, topic, key);
             self.ids.push(id);
             // One a world: what is on its last life beside one poison may still die beside another, fresh one.
             let mut killers = self.folder.killers.lock().expect("not poisoned");
@@ -163,6 +178,10 @@ impl World {
             5 => link.begin(Trouble::Stuck, self.dice.millis(50..400)),
             6 => link.begin(Trouble::Late, self.dice.millis(50..3000)),
             7 => self.folder.broken.store(self.dice.chance(0.5), Ordering::Relaxed),
+            10 if self.reorders => {
+                self.folder.ordered.fetch_xor(true, Ordering::Relaxed);
+                self.ledger.note(|seen| seen.reordered += 1);
+            }
             _ => {}
         }
     }
@@ -178,6 +197,20 @@ impl World {
             let redrive = self.store.redrive(&selection, 1, Duration::ZERO, Duration::ZERO);
             if self.dice.chance(0.2) && redrive.await.is_ok_and(|count| count > 0) {
                 self.ledger.redriven(*id);
+            }
+        }
+        self.skip_blocked_keys(0.2).await;
+    }
+
+    /// Lets blocked keys go on, each with this chance.
+    async fn skip_blocked_keys(&self, chance: f64) {
+        let filter = KeyFilter { topic: None, state: Some(KeyState::Blocked) };
+        for key in self.store.keys(&filter, u32::MAX).await.expect("memory never fails") {
+            let skip = self.dice.chance(chance).then(|| self.store.skip_key(&key.topic, &key.key));
+            let Some(skip) = skip else { continue };
+            let Some(head) = key.head.and_then(|id| id.parse().ok()) else { continue };
+            if skip.await.is_ok_and(|changed| changed == Changed::Yes) {
+                self.ledger.skipped(MessageId(head));
             }
         }
     }
@@ -216,6 +249,7 @@ impl World {
             assert!(Instant::now() < until, "{} messages never ended: {:?}", left().len(), left());
             sleep(Duration::from_millis(500)).await;
             self.restart_the_dead();
+            self.skip_blocked_keys(1.0).await;
         }
         if self.scenario == Scenario::Poison {
             let killers = self.folder.killers.lock().expect("not poisoned").clone();

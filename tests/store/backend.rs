@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_client::{NewMessage, Outbox, publish_all};
-use outboxd_core::{AttemptRecord, Claim, Held, Lane, LeaseStatus, MessageId, Reason, Settlement, State, Transition};
+use outboxd_core::{
+    AttemptRecord, Claim, Held, Lane, LeaseStatus, MessageId, Order, Reason, Settlement, State, Transition,
+};
 use outboxd_store::{
     MemoryMessage, MemoryStore, MessageDetail, OnDelivered, OutboxAdmin, OutboxStore, Store, StoreOptions, TableName,
     migrate,
@@ -124,6 +126,13 @@ impl TestStore {
         }
     }
 
+    /// Another producer on the same database.
+    pub async fn beside(store: &TestStore) -> Self {
+        let options = store.options.clone();
+        let same = Store::connect(&options).await.expect("connect");
+        TestStore { outbox: same.outbox, admin: same.admin, options, backend: Backend::Postgres, raw: Mutex::new(None) }
+    }
+
     /// Publishes in transactions that hold nothing else.
     pub async fn publish(&self, messages: Vec<Draft>) -> Vec<MessageId> {
         match &self.backend {
@@ -167,11 +176,12 @@ impl TestStore {
             Backend::Memory(memory) => return memory.advance(by),
             Backend::Sqlite(_) => {
                 let sets = TIMES.map(|column| format!("{column} = {column} - {ms}")).join(", ");
-                format!("update outbox set {sets}")
+                format!("update outbox set {sets}; update outbox_keys set free_at = free_at - {ms}")
             }
             Backend::Postgres => {
                 let sets = TIMES.map(|column| format!("{column} = {column} - interval '{ms} milliseconds'")).join(", ");
-                format!("update outbox set {sets}")
+                let free = format!("free_at = free_at - interval '{ms} milliseconds'");
+                format!("update outbox set {sets}; update outbox_keys set {free}")
             }
         };
         self.execute(&sql).await.expect("age");
@@ -221,6 +231,7 @@ impl TestStore {
             _ => {
                 self.execute("delete from outbox").await.expect("clear");
                 self.execute("delete from outbox_control").await.expect("clear");
+                self.execute("delete from outbox_keys").await.expect("clear");
             }
         }
     }
@@ -228,6 +239,13 @@ impl TestStore {
     /// What a relay does with free slots for the one topic.
     pub async fn claim(&self, slots: u32) -> Vec<Claim> {
         self.outbox.claim(&[lane(TOPIC, slots)], LEASE, LAPSES_MAX).await.expect("claim")
+    }
+
+    /// What a relay does with free slots for an ordered topic.
+    pub async fn claim_in_order(&self, slots: u32, order: Order) -> Vec<Claim> {
+        let lanes = [Lane { order, ..lane(TOPIC, slots) }];
+        self.outbox.arrange(&lanes).await.expect("arrange");
+        self.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
     }
 
     pub async fn claim_one(&self) -> Claim {
@@ -258,7 +276,8 @@ impl TestStore {
 async fn decoy(url: &str) {
     let mut connection = PgConnection::connect(url).await.expect("connect");
     let sql =
-        "create schema shop; create table public.outbox (decoy text); create table public.outbox_control (decoy text)";
+        "create schema shop; create table public.outbox (decoy text); create table public.outbox_control (decoy text);
+         create table public.outbox_keys (decoy text)";
     sqlx::raw_sql(sql).execute(&mut connection).await.expect("create the decoys");
 }
 
@@ -330,7 +349,7 @@ impl Draft {
 }
 
 pub fn lane(topic: &str, slots: u32) -> Lane {
-    Lane { topic: topic.into(), slots }
+    Lane { topic: topic.into(), slots, order: Order::None }
 }
 
 pub fn held(claim: &Claim) -> Held {
@@ -345,7 +364,14 @@ pub fn settlement(claim: &Claim, transition: Transition) -> Settlement {
         response_excerpt: None,
         digest: None,
     };
-    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
+    Settlement {
+        id: claim.message.id,
+        lease_id: claim.lease_id,
+        transition,
+        order: claim.order,
+        rest: Duration::ZERO,
+        record,
+    }
 }
 
 pub fn retry(after: Duration) -> Transition {

@@ -4,17 +4,23 @@
 //! their claims. Times are whole minutes, and a second passes after each operation, so that no order hangs on a millisecond.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use outboxd_core::{AttemptRecord, Held, LeaseStatus, MessageId, Reason, Settlement, State, Transition};
-use outboxd_store::{Finished, MessageFilter, Selection};
+use outboxd_core::{
+    AttemptRecord, Held, Lane, LeaseStatus, MessageId, OnDead, Order, Reason, Settlement, State, Transition,
+};
+use outboxd_store::{Finished, KeyFilter, MessageFilter, Selection};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use crate::backend::{TestStore, draft, lane};
 
 const TOPICS: [&str; 3] = ["a", "b", "b.c"];
+/// How each of them is ordered.
+const ORDERS: [Order; 3] =
+    [Order::None, Order::ByKey { on_dead: OnDead::Skip }, Order::ByKey { on_dead: OnDead::Block }];
+const KEYS: [&str; 2] = ["k", "l"];
 const OPERATIONS_MAX: usize = 30;
 
 /// As many sequences as fit; `OUTBOXD_DIFFERENTIAL_SECONDS` makes a long run of it.
@@ -22,7 +28,8 @@ const SECONDS: u64 = 40;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Publish { topic: usize, count: usize, delay: u32, expires: Option<u32>, dedup: Option<u8> },
+    Publish { topic: usize, key: Option<usize>, count: usize, delay: u32, expires: Option<u32>, dedup: Option<u8> },
+    Arrange { topics: Vec<usize> },
     Claim { lanes: Vec<(usize, u32)>, lease: u32, lapses_max: u32 },
     Renew { leases: Vec<usize>, lease: u32 },
     Settle { leases: Vec<usize>, results: Vec<Settled> },
@@ -35,6 +42,8 @@ enum Operation {
     Purge { state: Finished, older_than: u32, limit: u32 },
     Pause { topic: usize },
     Resume { topic: usize },
+    SkipKey { topic: usize, key: usize },
+    Unorder { topic: usize },
     Look { state: Option<State>, topic: Option<usize>, limit: u32 },
 }
 
@@ -53,6 +62,7 @@ enum Settled {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let topic = 0..TOPICS.len();
+    let key = 0..KEYS.len();
     let some = |most: usize| prop::collection::vec(any::<usize>(), 1..=most);
     let reason = prop::sample::select(vec![Reason::Cancelled, Reason::Trap, Reason::Expired]);
     let settled = prop_oneof![
@@ -67,9 +77,10 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(topic, reason)| Chosen::Matching { topic, reason }),
     ];
     prop_oneof![
-        6 => (topic.clone(), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
-            |(topic, count, delay, expires, dedup)| Operation::Publish { topic, count, delay, expires, dedup }
+        6 => (topic.clone(), prop::option::of(key.clone()), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
+            |(topic, key, count, delay, expires, dedup)| Operation::Publish { topic, key, count, delay, expires, dedup }
         ),
+        6 => prop::collection::vec(topic.clone(), 1..=3).prop_map(|topics| Operation::Arrange { topics }),
         8 => (prop::collection::vec((topic.clone(), 0u32..4), 1..=3), 1u32..4, prop_oneof![1 => 0u32..3, 4 => Just(u32::MAX)])
             .prop_map(|(lanes, lease, lapses_max)| Operation::Claim { lanes, lease, lapses_max }),
         2 => (some(3), 1u32..4).prop_map(|(leases, lease)| Operation::Renew { leases, lease }),
@@ -86,6 +97,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(state, older_than, limit)| Operation::Purge { state, older_than, limit }),
         1 => topic.clone().prop_map(|topic| Operation::Pause { topic }),
         1 => topic.clone().prop_map(|topic| Operation::Resume { topic }),
+        1 => (topic.clone(), key).prop_map(|(topic, key)| Operation::SkipKey { topic, key }),
+        1 => topic.clone().prop_map(|topic| Operation::Unorder { topic }),
         2 => (prop::option::of(prop::sample::select(State::ALL.to_vec())), prop::option::of(topic), 1u32..9)
             .prop_map(|(state, topic, limit)| Operation::Look { state, topic, limit }),
     ]
@@ -95,7 +108,14 @@ fn operation() -> impl Strategy<Value = Operation> {
 struct Run {
     store: TestStore,
     messages: Vec<MessageId>,
-    leases: Vec<Held>,
+    leases: Vec<Lease>,
+}
+
+/// A lease, and what its claim said of the order.
+#[derive(Clone, Copy)]
+struct Lease {
+    held: Held,
+    order: Order,
 }
 
 fn minutes(minutes: u32) -> Duration {
@@ -117,8 +137,11 @@ impl Run {
     async fn perform(&mut self, operation: &Operation) -> String {
         let (outbox, admin) = (self.store.outbox.clone(), self.store.admin.clone());
         let answer = match operation {
-            Operation::Publish { topic, count, delay, expires, dedup } => {
+            Operation::Publish { topic, key, count, delay, expires, dedup } => {
                 let mut draft = draft(TOPICS[*topic]).delay(minutes(*delay)).payload("[1, 2]");
+                if let Some(key) = key {
+                    draft = draft.key(KEYS[*key]);
+                }
                 if let Some(expires) = expires {
                     draft = draft.expires(minutes(*expires));
                 }
@@ -128,15 +151,22 @@ impl Run {
                 let published = self.store.publish(vec![draft; *count]).await;
                 format!("{:?}", published.into_iter().map(|id| self.number(id)).collect::<Vec<_>>())
             }
+            Operation::Arrange { topics } => {
+                let topics: BTreeSet<_> = topics.iter().copied().collect();
+                // So many slots that all of it is looked at.
+                let lanes: Vec<_> = topics.into_iter().map(|topic| ordered(topic, 100)).collect();
+                format!("{:?}", outbox.arrange(&lanes).await.expect("arrange"))
+            }
             Operation::Claim { lanes, lease, lapses_max } => {
                 // A topic stands in one lane.
                 let lanes: BTreeMap<_, _> = lanes.iter().copied().collect();
-                let lanes: Vec<_> = lanes.into_iter().map(|(topic, slots)| lane(TOPICS[topic], slots)).collect();
+                let lanes: Vec<_> = lanes.into_iter().map(|(topic, slots)| ordered(topic, slots)).collect();
                 let claims = outbox.claim(&lanes, minutes(*lease), *lapses_max).await.expect("claim");
                 let mut told = Vec::new();
                 for claim in claims {
                     let message = self.number(claim.message.id);
-                    self.leases.push(Held { id: claim.message.id, lease_id: claim.lease_id });
+                    let held = Held { id: claim.message.id, lease_id: claim.lease_id };
+                    self.leases.push(Lease { held, order: claim.order });
                     told.push((
                         message,
                         claim.message.topic,
@@ -150,7 +180,7 @@ impl Run {
                 format!("{told:?}")
             }
             Operation::Renew { leases, lease } => {
-                let held = self.held(leases);
+                let held: Vec<_> = self.held(leases).into_iter().map(|lease| lease.held).collect();
                 format!("{:?}", outbox.renew(&held, minutes(*lease)).await.expect("renew"))
             }
             Operation::Settle { leases, results } => {
@@ -158,9 +188,9 @@ impl Run {
                     .held(leases)
                     .into_iter()
                     .zip(results)
-                    .map(|(held, result)| {
+                    .map(|(lease, result)| {
                         settlement(
-                            held,
+                            lease,
                             match *result {
                                 Settled::Delivered => Transition::Delivered,
                                 Settled::Retry(after) => Transition::Pending {
@@ -180,9 +210,9 @@ impl Run {
                 let released: Vec<_> = self
                     .held(leases)
                     .into_iter()
-                    .map(|held| {
+                    .map(|lease| {
                         let error = "stopping".into();
-                        settlement(held, Transition::Released { after, reason: Reason::Interrupted, error })
+                        settlement(lease, Transition::Released { after, reason: Reason::Interrupted, error })
                     })
                     .collect();
                 format!("{:?}", outbox.release(&released).await.expect("release"))
@@ -216,6 +246,14 @@ impl Run {
             }
             Operation::Pause { topic } => format!("{:?}", admin.pause(TOPICS[*topic]).await.expect("pause")),
             Operation::Resume { topic } => format!("{:?}", admin.resume(TOPICS[*topic]).await.expect("resume")),
+            Operation::SkipKey { topic, key } => {
+                format!("{:?}", admin.skip_key(TOPICS[*topic], KEYS[*key]).await.expect("skip a key"))
+            }
+            Operation::Unorder { topic } => {
+                // In which batches is each store's own affair.
+                while admin.unorder(TOPICS[*topic], 3).await.expect("unorder") > 0 {}
+                String::new()
+            }
             Operation::Look { state, topic, limit } => self.look(*state, *topic, *limit).await,
         };
         // One update of all rows costs less than it seems: a sequence has a few dozen.
@@ -238,7 +276,16 @@ impl Run {
         let listed = self.store.admin.list(&filter, None, limit).await.expect("list");
         let listed: Vec<_> =
             listed.iter().map(|message| self.number(MessageId(message.id.parse().expect("an id")))).collect();
-        format!("{due:?} {stats:?} {listed:?}")
+        let keys = self.store.admin.keys(&KeyFilter::default(), 100).await.expect("keys");
+        let mut keys: Vec<_> = keys
+            .into_iter()
+            .map(|key| {
+                let head = key.head.map(|id| self.number(MessageId(id.parse().expect("an id"))));
+                (key.topic, key.key, key.state, head, key.reason, key.error, key.depth)
+            })
+            .collect();
+        keys.sort();
+        format!("{due:?} {stats:?} {listed:?} {keys:?}")
     }
 
     /// Everything that is in the table, without the times themselves.
@@ -286,23 +333,29 @@ impl Run {
     }
 
     /// Leases old and new, each message once: the latest few more often.
-    fn held(&self, leases: &[usize]) -> Vec<Held> {
+    fn held(&self, leases: &[usize]) -> Vec<Lease> {
         if self.leases.is_empty() {
             return Vec::new();
         }
-        let mut chosen: Vec<Held> = Vec::new();
+        let mut chosen: Vec<Lease> = Vec::new();
         for number in leases {
             let window = if number % 4 == 0 { self.leases.len() } else { self.leases.len().min(4) };
-            let held = self.leases[self.leases.len() - 1 - (number / 4) % window];
-            if !chosen.iter().any(|other| other.id == held.id) {
-                chosen.push(held);
+            let lease = self.leases[self.leases.len() - 1 - (number / 4) % window];
+            if !chosen.iter().any(|other| other.held.id == lease.held.id) {
+                chosen.push(lease);
             }
         }
         chosen
     }
 }
 
-fn settlement(held: Held, transition: Transition) -> Settlement {
+/// The lane of a topic, in its order.
+fn ordered(topic: usize, slots: u32) -> Lane {
+    Lane { order: ORDERS[topic], ..lane(TOPICS[topic], slots) }
+}
+
+fn settlement(lease: Lease, transition: Transition) -> Settlement {
+    let Lease { held, order } = lease;
     let record = AttemptRecord {
         attempt: outboxd_core::Attempt(1),
         took: Duration::from_millis(5),
@@ -310,7 +363,7 @@ fn settlement(held: Held, transition: Transition) -> Settlement {
         response_excerpt: None,
         digest: None,
     };
-    Settlement { id: held.id, lease_id: held.lease_id, transition, record }
+    Settlement { id: held.id, lease_id: held.lease_id, transition, order, rest: Duration::ZERO, record }
 }
 
 #[test]

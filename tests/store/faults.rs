@@ -240,7 +240,7 @@ async fn a_revoked_privilege_is_named_and_a_grant_heals_it() {
     let mut run = async |sql: &'static str| sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
     run("create role relay login; grant usage on schema public to relay;
         grant select, update, delete on outbox to relay;
-        grant select, insert, update, delete on outbox_control, outbox_sleepers, outbox_versions to relay;
+        grant select, insert, update, delete on outbox_control, outbox_keys, outbox_sleepers, outbox_versions to relay;
         grant select, update on sequence outbox_asleep to relay")
     .await;
     let url = options.url.replace("user=postgres", "user=relay");
@@ -248,7 +248,7 @@ async fn a_revoked_privilege_is_named_and_a_grant_heals_it() {
     let store = Store::connect(&options).await.unwrap();
     // What such a role can do is enough for a relay.
     outboxd_store::check_version(&options).await.unwrap();
-    assert_eq!(migrate(&options).await.unwrap().from, 1);
+    assert_eq!(migrate(&options).await.unwrap().from, 2);
     claim(&store).await.unwrap();
 
     run("revoke update on outbox from relay").await;

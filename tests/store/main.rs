@@ -6,6 +6,8 @@ mod backend;
 mod admin;
 /// Tables that somebody else made.
 mod adopt;
+/// Dead letters in order by key.
+mod blocked_keys;
 /// What a claim takes, and what it leaves.
 mod claim;
 /// A dedup key lets one message in.
@@ -16,6 +18,10 @@ mod differential;
 mod drivers;
 /// A database that is away, frozen, locked or read-only.
 mod faults;
+/// Order by key.
+mod keys;
+/// Order by key, raced for on PostgreSQL.
+mod keys_race;
 /// Leases: renewed, lost, given back.
 mod lease;
 /// The table's name.

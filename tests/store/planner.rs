@@ -42,7 +42,9 @@ async fn populated() -> &'static TestStore {
 
 /// A statement of the store with the test table's names.
 fn statement(text: &str) -> String {
-    text.replace("{table}", "shop.outbox").replace("{control}", "shop.outbox_control")
+    text.replace("{table}", "shop.outbox")
+        .replace("{control}", "shop.outbox_control")
+        .replace("{keys}", "shop.outbox_keys")
 }
 
 const CLAIM: &str = include_str!("../../host/store/src/postgres/sql/claim.sql");
@@ -50,6 +52,8 @@ const DUE_TOPICS: &str = include_str!("../../host/store/src/postgres/sql/due_top
 const SETTLE: &str = include_str!("../../host/store/src/postgres/sql/settle.sql");
 const RELEASE: &str = include_str!("../../host/store/src/postgres/sql/release.sql");
 const RENEW: &str = include_str!("../../host/store/src/postgres/sql/renew.sql");
+const ARRANGE: &str = include_str!("../../host/store/src/postgres/sql/arrange.sql");
+const CLAIM_ORDERED: &str = include_str!("../../host/store/src/postgres/sql/claim_ordered.sql");
 const PURGE: &str = include_str!("../../host/store/src/postgres/sql/purge_delivered.sql");
 const REDRIVE: &str = include_str!("../../host/store/src/postgres/sql/redrive.sql");
 
@@ -116,6 +120,50 @@ async fn a_claim_reads_only_what_it_takes_whatever_else_lies_in_the_table() {
     }
 }
 
+/// Blocked keys with a hundred thousand held messages beside keys that go on.
+#[tokio::test]
+async fn an_ordered_claim_reads_nothing_of_what_is_held() {
+    let store = TestStore::postgres().await;
+    let fill = format!(
+        "alter table outbox disable trigger user;
+         insert into outbox (topic, key, payload, state)
+             select 'busy', 'blocked' || n % 1000, '{{}}', 'held' from generate_series(1, {ROWS}) n;
+         insert into outbox (topic, key, payload, state, dead_at)
+             select 'busy', 'blocked' || n, '{{}}', 'dead', now() from generate_series(0, 999) n;
+         insert into outbox_keys (topic, key, head) select topic, key, id from outbox where state = 'dead';
+         insert into outbox (topic, key, payload) select 'busy', 'free' || n % 500, '{{}}' from generate_series(1, 5000) n;
+         insert into outbox_keys (topic, key) select 'busy', 'free' || n from generate_series(0, 499) n;
+         alter table outbox enable trigger user;"
+    );
+    store.execute(&fill).await.expect("fill the tables");
+    for statement in ["vacuum analyze outbox", "vacuum analyze outbox_keys"] {
+        store.execute(statement).await.expect("analyze");
+    }
+    let mut connection = store.postgres_connection().await;
+    prepare(&mut connection, "arrange (text[], bigint, bigint)", ARRANGE).await;
+    prepare(&mut connection, "claim (text[], bigint[], bigint, bigint, bigint, bigint)", CLAIM_ORDERED).await;
+
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for _ in 0..7 {
+            let (cost, plan) = Cost::of(&mut connection, "execute arrange ('{busy}', 200, 16)").await;
+            // Of 200 due messages and their keys: the window, the first of each key, and each again to lock and to change it.
+            cost.assert_reads_at_most(1200.0, &plan);
+        }
+    }
+    sqlx::raw_sql("execute arrange ('{busy}', 200, 16)").execute(&mut connection).await.unwrap();
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for _ in 0..7 {
+            let claim = "execute claim ('{busy}', '{16}', 30000, 1048576, 4294967295, 200)";
+            let (cost, plan) = Cost::of(&mut connection, claim).await;
+            // The window, its heads again to choose the oldest, and what is taken.
+            cost.assert_reads_at_most(450.0, &plan);
+            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(16.0), "{plan:#}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn settles_renewals_and_releases_search_by_id() {
     let store = populated().await;
@@ -124,13 +172,19 @@ async fn settles_renewals_and_releases_search_by_id() {
         "create temp table held as
              select array_agg(id) as ids, array_agg(gen_random_uuid()) as leases,
                  array_agg('delivered'::text) as states, array_agg(0::bigint) as waits, array_agg(null::text) as nothing,
-                 array_agg('{}'::text) as entries
+                 array_agg('{}'::text) as entries,
+                 array_agg(true) as frees
              from (select id from shop.outbox where topic = 'other' limit 100) rows",
     )
     .execute(&mut connection)
     .await
     .unwrap();
-    prepare(&mut connection, "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[])", SETTLE).await;
+    prepare(
+        &mut connection,
+        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[])",
+        SETTLE,
+    )
+    .await;
     prepare(&mut connection, "release (uuid[], uuid[], bigint[], text[], text[], text[])", RELEASE).await;
     prepare(&mut connection, "renew (uuid[], uuid[], bigint)", RENEW).await;
     let column = async |connection: &mut PgConnection, column: &str| -> String {
@@ -138,7 +192,7 @@ async fn settles_renewals_and_releases_search_by_id() {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
     };
     let mut columns = BTreeMap::new();
-    for name in ["ids", "leases", "states", "waits", "nothing", "entries"] {
+    for name in ["ids", "leases", "states", "waits", "nothing", "entries", "frees"] {
         columns.insert(name, column(&mut connection, name).await);
     }
     let arguments = |names: &[&str]| names.iter().map(|name| columns[name].as_str()).collect::<Vec<_>>().join(", ");
@@ -146,7 +200,10 @@ async fn settles_renewals_and_releases_search_by_id() {
     for cache in ["auto", "force_generic_plan"] {
         set(&mut connection, "plan_cache_mode", cache).await;
         for (statement, arguments) in [
-            ("settle", arguments(&["ids", "leases", "states", "waits", "nothing", "nothing", "entries"])),
+            (
+                "settle",
+                arguments(&["ids", "leases", "states", "waits", "nothing", "nothing", "entries", "frees", "waits"]),
+            ),
             ("release", arguments(&["ids", "leases", "waits", "nothing", "nothing", "entries"])),
             ("renew", format!("{}, 30000", arguments(&["ids", "leases"]))),
         ] {
@@ -311,13 +368,37 @@ async fn sqlite_searches_by_index_too() {
         ("settle", include_str!("../../host/store/src/sqlite/sql/settle.sql"), 1),
         ("settle_delete", include_str!("../../host/store/src/sqlite/sql/settle_delete.sql"), 1),
         ("release", include_str!("../../host/store/src/sqlite/sql/release.sql"), 1),
+        ("add_keys", include_str!("../../host/store/src/sqlite/sql/add_keys.sql"), 2),
+        ("forget_keys", include_str!("../../host/store/src/sqlite/sql/forget_keys.sql"), 2),
+        ("choose_heads", include_str!("../../host/store/src/sqlite/sql/choose_heads.sql"), 3),
+        ("let_go", include_str!("../../host/store/src/sqlite/sql/let_go.sql"), 1),
+        ("hold", include_str!("../../host/store/src/sqlite/sql/hold.sql"), 2),
+        ("claim_ordered", include_str!("../../host/store/src/sqlite/sql/claim_ordered.sql"), 6),
+        ("free_keys", include_str!("../../host/store/src/sqlite/sql/free_keys.sql"), 1),
         ("purge_dead", include_str!("../../host/store/src/sqlite/sql/purge_dead.sql"), 2),
         ("redrive", include_str!("../../host/store/src/sqlite/sql/redrive.sql"), 5),
     ] {
         let plan = sqlite_plan(&mut connection, text, binds).await;
         for step in plan.iter().filter(|step| step.starts_with("SCAN")) {
-            let bounded =
-                ["lane", "due", "held", "s", "clock", "oldest", "topics", "chosen", "head", "CONSTANT", "(subquery-6)"];
+            let bounded = [
+                "lane",
+                "due",
+                "held",
+                "s",
+                "clock",
+                "oldest",
+                "topics",
+                "free_topics",
+                "chosen",
+                "head",
+                "free",
+                "ended",
+                "e",
+                "w",
+                "json_each",
+                "CONSTANT",
+                "(subquery-6)",
+            ];
             let table = step.split_whitespace().nth(1).unwrap_or_default();
             let by_partial_index = name == "redrive" && step.contains("outbox_dead");
             assert!(bounded.contains(&table) || by_partial_index, "{name} reads the whole table: {plan:#?}");
@@ -330,7 +411,9 @@ async fn sqlite_searches_by_index_too() {
 async fn sqlite_plan(connection: &mut SqliteConnection, text: &str, binds: usize) -> Vec<String> {
     let sql = format!(
         "explain query plan {}",
-        text.replace("{table}", "main.outbox").replace("{control}", "main.outbox_control")
+        text.replace("{table}", "main.outbox")
+            .replace("{control}", "main.outbox_control")
+            .replace("{keys}", "main.outbox_keys")
     );
     let mut query = sqlx::query_as(AssertSqlSafe(sql));
     for _ in 0..binds {

@@ -194,7 +194,7 @@ async fn a_terminated_migration_on_postgres_leaves_nothing_behind() {
     assert!(matches!(migrating.await.unwrap(), Err(StoreError::Unavailable(_))));
     lock.rollback().await.unwrap();
 
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 1 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 2 });
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use outboxd_core::{Attempt, AttemptRecord, LeaseStatus, Reason, Settlement, State, Transition};
+use outboxd_core::{Attempt, AttemptRecord, LeaseStatus, Order, Reason, Settlement, State, Transition};
 use outboxd_store::{OnDelivered, StoreError};
 
 use crate::backend::{LEASE, TOPIC, TestStore, dead, draft, on_every_store, retry, settlement};
@@ -175,7 +175,8 @@ async fn history_keeps_the_last_twenty_attempts_and_stays_small(store: TestStore
             digest: Some("sha256:0123".into()),
         };
         let transition = Transition::Pending { after: Duration::ZERO, reason: Reason::Deadline, error: error.clone() };
-        let settlement = Settlement { id, lease_id: claim.lease_id, transition, record };
+        let settlement =
+            Settlement { id, lease_id: claim.lease_id, transition, order: Order::None, rest: Duration::ZERO, record };
         store.outbox.settle(&[settlement]).await.unwrap();
     }
 
@@ -203,8 +204,18 @@ async fn no_error_text_makes_a_settle_fail(store: TestStore) {
             digest: Some(error.into()),
         };
 
-        let status =
-            store.outbox.settle(&[Settlement { id, lease_id: claim.lease_id, transition, record }]).await.unwrap();
+        let status = store
+            .outbox
+            .settle(&[Settlement {
+                id,
+                lease_id: claim.lease_id,
+                transition,
+                order: Order::None,
+                rest: Duration::ZERO,
+                record,
+            }])
+            .await
+            .unwrap();
 
         assert_eq!(status, [LeaseStatus::Held], "{error:?}");
         let expected = outboxd_core::safe_text(error, outboxd_core::ERROR_BYTES_MAX);

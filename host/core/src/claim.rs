@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{Message, MessageId, Transition};
+use crate::{Message, MessageId, Order, Transition};
 
 /// The right to settle one attempt: 128 random bits, new at every claim, derived from nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +30,7 @@ pub struct Attempt(pub u32);
 pub struct Lane {
     pub topic: String,
     pub slots: u32,
+    pub order: Order,
 }
 
 /// A message under a lease.
@@ -44,6 +45,8 @@ pub struct Claim {
     pub lapsed: bool,
     /// The message's `expires_at` has passed, on the database's clock.
     pub expired: bool,
+    /// As its lane said.
+    pub order: Order,
 }
 
 /// What renewing needs to know of a claim.
@@ -67,6 +70,10 @@ pub struct Settlement {
     pub id: MessageId,
     pub lease_id: LeaseId,
     pub transition: Transition,
+    /// As the claim's lane said.
+    pub order: Order,
+    /// How long its key rests, from now on, before the next message of it is claimed, this one too.
+    pub rest: Duration,
     pub record: AttemptRecord,
 }
 

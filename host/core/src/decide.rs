@@ -73,6 +73,7 @@ mod tests {
             lapses,
             lapsed: false,
             expired: false,
+            order: crate::Order::None,
         }
     }
 

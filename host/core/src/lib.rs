@@ -13,6 +13,7 @@ mod health;
 mod limits;
 mod message;
 mod mounts;
+mod order;
 mod outcome;
 mod planted;
 mod policy;
@@ -28,6 +29,7 @@ pub use health::{Admission, Health};
 pub use limits::{ERROR_BYTES_MAX, HISTORY_ENTRIES_MAX, LAPSED_ERROR, MAX_LAPSES_DEFAULT, PAYLOAD_BYTES_MAX_DEFAULT};
 pub use message::{Message, MessageId, Payload};
 pub use mounts::network_share;
+pub use order::{OnDead, Order};
 pub use outcome::{Blame, Outcome, Reason};
 #[cfg(feature = "planted-bugs")]
 pub use planted::planted_bug;

@@ -73,6 +73,14 @@ pub enum Transition {
 }
 
 impl Transition {
+    /// The same, but due again only when the key has rested.
+    pub fn after_rest(mut self, rest: Duration) -> Transition {
+        if let Transition::Pending { after, .. } | Transition::Released { after, .. } = &mut self {
+            *after = rest.max(*after);
+        }
+        self
+    }
+
     /// The word for it in history and metrics.
     pub fn result(&self) -> &'static str {
         match self {
@@ -91,5 +99,20 @@ impl Transition {
             | Transition::Released { reason, error, .. }
             | Transition::Dead { reason, error } => Some((*reason, error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_again_waits_until_the_key_has_rested_and_what_has_ended_has_ended() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(60));
+        let again = |after| Transition::Pending { after, reason: Reason::Retry, error: "later".into() };
+
+        assert_eq!(again(short).after_rest(long), again(long));
+        assert_eq!(again(long).after_rest(short), again(long));
+        assert_eq!(Transition::Delivered.after_rest(long), Transition::Delivered);
     }
 }

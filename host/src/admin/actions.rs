@@ -35,6 +35,14 @@ pub enum TopicAction {
     Resume,
 }
 
+/// What is done to a key of an ordered topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyAction {
+    Skip,
+    ResumeKey,
+}
+
 /// Carries `action` out.
 pub async fn act(admin: &Admin, action: Action, selection: Selection) -> Result<Done, Problem> {
     let change = match action {
@@ -43,6 +51,18 @@ pub async fn act(admin: &Admin, action: Action, selection: Selection) -> Result<
         Action::Discard => Change::Discard,
     };
     Ok(bulk::change(&*admin.store, change, &selection, MESSAGES_MAX, &|_| {}).await?)
+}
+
+/// Carries `action` out.
+pub async fn act_on_key(admin: &Admin, action: KeyAction, topic: &str, key: &str) -> Result<Done, Problem> {
+    if topic.is_empty() {
+        return Err(Problem::Asked("say which topic".into()));
+    }
+    let changed = match action {
+        KeyAction::Skip => admin.store.skip_key(topic, key).await?,
+        KeyAction::ResumeKey => admin.store.resume_key(topic, key).await?,
+    };
+    Ok(Done { changed: u64::from(changed == Changed::Yes), more: false })
 }
 
 /// Carries `action` out. The numbers in memory are put right at once, since people look there next.

@@ -5,14 +5,14 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use outboxd_store::{MessageDetail, MessageSummary};
+use outboxd_store::{KeySummary, MessageDetail, MessageSummary};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Admin;
-use super::actions::{self, Action, TopicAction};
+use super::actions::{self, Action, KeyAction, TopicAction};
 use super::error::Problem;
-use super::query::{ActRequest, ListQuery, parse_id};
+use super::query::{ActRequest, KeysQuery, ListQuery, parse_id};
 use super::topics::{self, Topic};
 use crate::bulk::Done;
 use crate::metrics::Failure;
@@ -31,6 +31,8 @@ pub fn router() -> Router<Admin> {
         .route("/messages/{id}", get(show))
         .route("/messages/actions/{action}", post(act))
         .route("/topics/actions/{action}", post(act_on_topic))
+        .route("/keys", get(keys))
+        .route("/keys/actions/{action}", post(act_on_key))
         .fallback(|| async { Problem::Missing("the API has no such path".into()) });
     Router::new().nest("/api", api)
 }
@@ -74,6 +76,15 @@ async fn list(
     Ok(Json(admin.store.list(&filter, after, limit.unwrap_or(LIMIT).min(LIMIT_MAX)).await?))
 }
 
+async fn keys(
+    State(admin): State<Admin>,
+    query: Result<Query<KeysQuery>, QueryRejection>,
+    limit: Result<Query<Limit>, QueryRejection>,
+) -> Answer<Vec<KeySummary>> {
+    let (Query(query), Query(Limit { limit })) = (query?, limit?);
+    Ok(Json(admin.store.keys(&query.filter()?, limit.unwrap_or(LIMIT).min(LIMIT_MAX)).await?))
+}
+
 async fn show(State(admin): State<Admin>, id: Result<Path<String>, PathRejection>) -> Answer<MessageDetail> {
     let Path(id) = id?;
     let message = admin.store.show(parse_id(&id)?).await?;
@@ -102,4 +113,20 @@ async fn act_on_topic(
 ) -> Answer<Done> {
     let (Path(action), Json(asked)) = (action?, request?);
     actions::act_on_topic(&admin, action, &asked.topic).await.map(Json)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyRequest {
+    topic: String,
+    key: String,
+}
+
+async fn act_on_key(
+    State(admin): State<Admin>,
+    action: Result<Path<KeyAction>, PathRejection>,
+    request: Result<Json<KeyRequest>, JsonRejection>,
+) -> Answer<Done> {
+    let (Path(action), Json(asked)) = (action?, request?);
+    actions::act_on_key(&admin, action, &asked.topic, &asked.key).await.map(Json)
 }

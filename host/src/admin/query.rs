@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outboxd_core::{MessageId, Reason};
-use outboxd_store::{MessageFilter, Selection};
+use outboxd_store::{KeyFilter, MessageFilter, Selection};
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
@@ -31,6 +31,23 @@ impl ListQuery {
             reason: self.reason.as_deref().map(parse_reason).transpose()?.map(|reason| reason.as_str().into()),
         };
         Ok((filter, self.after.as_deref().map(parse_id).transpose()?))
+    }
+}
+
+/// Which keys a list shows, as it stands in the URL.
+#[derive(Deserialize)]
+pub struct KeysQuery {
+    #[serde(default, deserialize_with = "given")]
+    pub topic: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    pub state: Option<String>,
+}
+
+impl KeysQuery {
+    /// As the store takes it.
+    pub fn filter(&self) -> Result<KeyFilter, Problem> {
+        let state = self.state.as_deref().map(str::parse).transpose().map_err(Problem::Asked)?;
+        Ok(KeyFilter { topic: self.topic.clone(), state })
     }
 }
 

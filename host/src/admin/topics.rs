@@ -28,7 +28,7 @@ impl Topic {
 
     /// Its messages wait for a person.
     pub fn is_stuck(&self) -> bool {
-        self.parked || self.stats.paused || (self.unrouted && self.stats.live() > 0)
+        self.parked || self.stats.paused || self.stats.blocked_keys > 0 || (self.unrouted && self.stats.live() > 0)
     }
 }
 

@@ -57,6 +57,8 @@ pub enum Command {
     /// Look at messages and act on single ones
     #[command(subcommand)]
     Messages(MessagesCommand),
+    /// List the keys of ordered topics, those that wait longest first, or let one go on
+    Keys(KeysArgs),
     /// Count each topic's messages by state
     Stats(StatsArgs),
     /// Send dead letters round again
@@ -184,6 +186,43 @@ pub enum MessagesCommand {
         /// The messages' ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<uuid::Uuid>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    pub command: Option<KeysCommand>,
+    /// Only those of this topic
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// Only those that are ready, processing, waiting, paused or blocked
+    #[arg(long)]
+    pub state: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Let the next message of a blocked key go; the dead letter that blocks it stays one
+    Skip {
+        /// The topic's whole name
+        topic: String,
+        /// The key
+        key: String,
+    },
+    /// End a key's rest, or the wait of the message at its head
+    Resume {
+        /// The topic's whole name
+        topic: String,
+        /// The key
+        key: String,
     },
 }
 

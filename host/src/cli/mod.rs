@@ -4,6 +4,7 @@ mod args;
 mod configuration;
 mod demo;
 mod doctor;
+mod keys;
 mod message_texts;
 mod messages;
 mod output;
@@ -60,6 +61,7 @@ async fn command(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Migrate(args) => settings::migrate(&global, args).await?,
         Command::Publish(args) => publish::publish(&global, args).await?,
         Command::Messages(command) => messages::messages(&global, command).await?,
+        Command::Keys(args) => keys::keys(&global, args).await?,
         Command::Stats(args) => stats::stats(&global, args).await?,
         Command::Redrive(args) => redrive::redrive(&global, args).await?,
         Command::Purge(args) => purge::purge(&global, args).await?,

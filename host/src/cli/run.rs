@@ -27,7 +27,7 @@ use crate::outage::Outage;
 use crate::plugin::PluginHost;
 use crate::purger;
 use crate::relay::{Relay, Stopped};
-use crate::{service, shutdown};
+use crate::{service, shutdown, unorder};
 
 /// How long chores may take to end once the relay has stopped.
 const CHORES_END: Duration = Duration::from_secs(1);
@@ -73,6 +73,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
+        unorder::unorder(&*store.admin, &*handlers, &shutdown).await.context("cannot deliver")?;
         let stopped = relay.run_once(shutdown).await.context("cannot deliver")?;
         tell_what_waits(&store, &*handlers).await;
         return Ok(exit_code(stopped));
@@ -96,9 +97,10 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         info!("the admin page, health and metrics are served at http://{address}");
     }
     chores.spawn(metrics::upkeep_until(drained, end.clone()));
-    chores.spawn(metrics::watch_until(store.admin.clone(), handlers, snapshot, end.clone()));
+    chores.spawn(metrics::watch_until(store.admin.clone(), handlers.clone(), snapshot, end.clone()));
     let retention = Arc::new(ArcSwap::from_pointee(config.retention));
     chores.spawn(purger::purge_until(store.admin.clone(), retention.clone(), end.clone()));
+    chores.spawn(unorder::unorder_until(store.admin.clone(), handlers.clone(), end.clone()));
     chores.spawn(service::alive_until(end.clone()));
     let (watched, until) = (plugins.clone(), end.clone());
     chores.spawn(async move { watched.watch(until).await });

@@ -67,6 +67,9 @@ fn cells(row: &Row) -> Vec<String> {
     if stats.paused {
         notes.push("paused".to_owned());
     }
+    if stats.blocked_keys > 0 {
+        notes.push(format!("keys blocked by a dead letter: {}", stats.blocked_keys));
+    }
     if row.unrouted && stats.live() > 0 {
         notes.push("unrouted: no plugin handles it".to_owned());
     }

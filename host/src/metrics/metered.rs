@@ -91,6 +91,10 @@ impl OutboxStore for Metered {
         self.inner.due_topics().await
     }
 
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        self.inner.arrange(lanes).await
+    }
+
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let claims = self.inner.claim(lanes, lease, lapses_max).await?;
         for claim in &claims {
@@ -208,7 +212,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
-    use outboxd_core::AttemptRecord;
+    use outboxd_core::{AttemptRecord, Order};
     use outboxd_store::{MemoryMessage, MemoryStore};
 
     use super::*;
@@ -231,7 +235,7 @@ mod tests {
         memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
         let store = Metered::new(memory.clone(), Arc::default());
         let claim = async || {
-            let lanes = [Lane { topic: "a".into(), slots: 1 }];
+            let lanes = [Lane { topic: "a".into(), slots: 1, order: Order::None }];
             store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0)
         };
         claim().await;
@@ -254,7 +258,7 @@ mod tests {
             store.topics.label(&format!("topic-{n}"));
         }
         memory.put(MemoryMessage { topic: "one-more".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
-        let lanes = [Lane { topic: "one-more".into(), slots: 1 }];
+        let lanes = [Lane { topic: "one-more".into(), slots: 1, order: Order::None }];
         let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.unwrap().remove(0);
 
         let transition = Transition::Dead { reason: Reason::Cancelled, error: "gone".into() };
@@ -272,7 +276,14 @@ mod tests {
             response_excerpt: None,
             digest: None,
         };
-        Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record }
+        Settlement {
+            id: claim.message.id,
+            lease_id: claim.lease_id,
+            transition,
+            order: Order::None,
+            rest: Duration::ZERO,
+            record,
+        }
     }
 
     #[test]
@@ -292,7 +303,7 @@ mod tests {
         let memory = Arc::new(MemoryStore::default());
         memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
         let store = Metered::new(memory.clone(), Arc::default());
-        let lanes = [Lane { topic: "a".into(), slots: 1 }];
+        let lanes = [Lane { topic: "a".into(), slots: 1, order: Order::None }];
         let stale = store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0);
         memory.advance(LEASE);
         let fresh = store.claim(&lanes, LEASE, u32::MAX).await.unwrap().remove(0);
@@ -300,7 +311,14 @@ mod tests {
         for (claim, transition) in [(stale, failed), (fresh, Transition::Delivered)] {
             let (took, http_status, response_excerpt, digest) = (Duration::ZERO, None, None, None);
             let record = AttemptRecord { attempt: claim.attempt, took, http_status, response_excerpt, digest };
-            let settlement = Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, record };
+            let settlement = Settlement {
+                id: claim.message.id,
+                lease_id: claim.lease_id,
+                transition,
+                order: Order::None,
+                rest: Duration::ZERO,
+                record,
+            };
             store.settle(&[settlement]).await.unwrap();
         }
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, safe_text};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, safe_text};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -165,6 +165,7 @@ impl Golden {
             attempt: Attempt(attempt.unwrap_or(1)),
             lapses: 0,
             lapsed: false,
+            order: Order::None,
             expired: false,
         }
     }

@@ -24,6 +24,7 @@ pub(crate) struct Report {
     pub(crate) verdict: Verdict,
     pub(crate) http_status: Option<u16>,
     pub(crate) response_excerpt: Option<String>,
+    pub(crate) pause_key: Option<Duration>,
     pub(crate) cpu: Duration,
     /// The most memory it held. Bytes.
     pub(crate) memory: usize,
@@ -138,7 +139,8 @@ fn report(store: &Store<CallState>, ended: Ended, bounds: &CallBounds, version: 
     let mut verdict = judge(ended, &seen, &version.manifest.limits);
     state.egress.strike_out(&mut verdict.outcome);
     let memory = state.limiter.memory_high_water();
-    Report { verdict, http_status, response_excerpt, cpu: bounds.cpu.spent(), memory }
+    let pause_key = state.pause_key;
+    Report { verdict, http_status, response_excerpt, pause_key, cpu: bounds.cpu.spent(), memory }
 }
 
 /// Dropping a store runs code of the host on what a guest has left: a panic there costs nothing but a log line.
@@ -201,6 +203,7 @@ mod tests {
             attempt: Attempt(1),
             lapses: 0,
             lapsed: false,
+            order: outboxd_core::Order::None,
             expired: false,
         }
     }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use outboxd_core::{Backoff, RetryPolicy, TopicPattern};
+use outboxd_core::{Backoff, OnDead, Order, RetryPolicy, TopicPattern};
 
 use super::egress::{HostPattern, TcpPeer};
 use super::engine::MEMORY_BYTES_MAX;
@@ -31,6 +31,8 @@ pub struct Manifest {
     /// How many calls may run at once, where the manifest says so.
     pub concurrency: Option<usize>,
     pub retry: RetryPolicy,
+    /// How messages of one key follow each other.
+    pub order: Order,
     /// How many messages one instance serves. Default 1: a fresh instance for each.
     pub reuse: u32,
     /// How a new version takes over.
@@ -77,6 +79,7 @@ impl Manifest {
             concurrency: reader.section("limits").integer("concurrency", 1..=1000).map(|number| number as usize),
             limits: limits(&reader.section("limits"), ceiling),
             retry: retry(&reader.section("retry"), default_retry),
+            order: order(reader),
             reuse: reader.section("instances").integer("reuse", 1..=1_000_000).map_or(1, |number| number as u32),
             rollout: rollout(&reader.section("rollout")),
             settings: reader.map("settings").unwrap_or_default(),
@@ -102,6 +105,24 @@ fn topics(reader: &Reader, stem: &str) -> Vec<TopicPattern> {
         }
     }
     topics
+}
+
+fn order(reader: &Reader) -> Order {
+    let on_dead = reader.word("on_dead", &["block", "skip"]);
+    if !reader.bool("ordered").unwrap_or(false) {
+        if on_dead.is_some() {
+            reader.error(
+                "on_dead",
+                "says what a dead letter does to the order of its key; set ordered = true, or leave it out",
+            );
+        }
+        return Order::None;
+    }
+    let on_dead = match on_dead {
+        Some("skip") => OnDead::Skip,
+        _ => OnDead::Block,
+    };
+    Order::ByKey { on_dead }
 }
 
 fn grants(reader: &Reader, ceiling: &Ceiling, profile: Profile) -> Grants {
@@ -254,6 +275,8 @@ mod tests {
             r#"
             topics = ["orders.*", "invoice.paid"]
             profile = "minimal"
+            ordered = true
+            on_dead = "skip"
             [grants]
             hosts = ["https://hooks.example.com", "https://*.example.net:8443"]
             private_networks = []
@@ -296,7 +319,18 @@ mod tests {
         assert_eq!(manifest.grants.secrets.len(), 2);
         assert_eq!(manifest.settings["batch"], "3");
         assert_eq!(manifest.profile, Profile::Minimal);
+        assert_eq!(manifest.order, Order::ByKey { on_dead: OnDead::Skip });
         assert_eq!(manifest.rollout, Rollout { canary: 0.1, calls: 50, faults: 0.2 });
+    }
+
+    #[test]
+    fn the_dead_block_their_key_unless_the_manifest_says_otherwise() {
+        assert_eq!(parse("").unwrap().order, Order::None);
+        assert_eq!(parse("ordered = true").unwrap().order, Order::ByKey { on_dead: OnDead::Block });
+
+        let errors = parse("on_dead = \"skip\"").unwrap_err();
+
+        assert!(errors[0].starts_with("shop.toml:1: on_dead") && errors[0].contains("ordered = true"), "{errors:?}");
     }
 
     #[test]

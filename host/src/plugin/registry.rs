@@ -194,6 +194,7 @@ impl Handlers for Registry {
             handler: plugin.handler.clone(),
             policy: plugin.policy.clone(),
             concurrency: plugin.concurrency,
+            order: plugin.version.manifest.order,
             admission: plugin.version.admission(),
         })
     }
@@ -274,6 +275,7 @@ impl Guest {
                     digest,
                     http_status: report.http_status,
                     response_excerpt: report.response_excerpt,
+                    pause_key: report.pause_key,
                 };
                 (handled, evidence)
             }

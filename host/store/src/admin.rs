@@ -1,3 +1,4 @@
+use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,15 +39,16 @@ pub trait OutboxAdmin: Send + Sync {
     ) -> Result<u64, StoreError>;
 
     /// Makes at most `limit` messages dead with reason `discarded`. Of those that are named, every live one: one that is being
-    /// processed loses its lease. Of those that match, the pending ones, oldest first: what is being processed is left to its
-    /// attempt. Answers how many.
+    /// processed loses its lease. Of those that match, the pending and held ones, oldest first: what is being processed is left
+    /// to its attempt. In an ordered topic their keys go on without them. Answers how many.
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError>;
 
     /// Makes at most `limit` pending messages due now; one that is overdue keeps its place. Answers how many: of those that
     /// are named, all that are due then; of those that match, oldest first, the ones that were not due before.
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError>;
 
-    /// Deletes at most `limit` finished messages of `state` that finished more than `older_than` ago. Answers how many.
+    /// Deletes at most `limit` finished messages of `state` that finished more than `older_than` ago, but none that blocks its
+    /// key. Answers how many.
     async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError>;
 
     /// Stops the claiming of `topic` in the whole fleet until it is resumed. Answers whether that changed anything.
@@ -54,6 +56,22 @@ pub trait OutboxAdmin: Send + Sync {
 
     /// Ends a pause. Answers whether that changed anything.
     async fn resume(&self, topic: &str) -> Result<Changed, StoreError>;
+
+    /// The keys of ordered topics that have messages, those that wait longest first.
+    async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError>;
+
+    /// Lets the next message of a blocked key go; the dead one stays dead. Answers whether the key was blocked.
+    async fn skip_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError>;
+
+    /// Ends the rest of a key, and makes the message at its head due, if it waits. Answers whether it did wait.
+    async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError>;
+
+    /// The topics that have keys in order. Costs an index probe a topic.
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError>;
+
+    /// For a topic that is not ordered any more: makes at most `limit` of its held messages pending, and forgets keys. Answers
+    /// how many rows it changed: none when nothing of the order is left.
+    async fn unorder(&self, topic: &str, limit: u32) -> Result<u64, StoreError>;
 
     /// Answers when the database does.
     async fn ping(&self) -> Result<(), StoreError>;
@@ -137,6 +155,76 @@ pub struct MessageFilter {
     pub reason: Option<String>,
 }
 
+/// Which keys to list. Empty fields match everything.
+#[derive(Clone, Debug, Default)]
+pub struct KeyFilter {
+    pub topic: Option<String>,
+    pub state: Option<KeyState>,
+}
+
+/// What a key of an ordered topic is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// Its next message may be claimed.
+    Ready,
+    Processing,
+    /// Its next message is due later: a retry, or one that was published with a delay.
+    Waiting,
+    /// Its plugin asked for rest: none of its messages is claimed until then.
+    Paused,
+    /// A dead letter is in the way.
+    Blocked,
+}
+
+impl KeyState {
+    pub const ALL: [KeyState; 5] =
+        [KeyState::Ready, KeyState::Processing, KeyState::Waiting, KeyState::Paused, KeyState::Blocked];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KeyState::Ready => "ready",
+            KeyState::Processing => "processing",
+            KeyState::Waiting => "waiting",
+            KeyState::Paused => "paused",
+            KeyState::Blocked => "blocked",
+        }
+    }
+}
+
+impl FromStr for KeyState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        KeyState::ALL
+            .into_iter()
+            .find(|state| state.as_str() == text)
+            .ok_or_else(|| format!("state {text:?} is not one of {}", KeyState::ALL.map(KeyState::as_str).join(", ")))
+    }
+}
+
+/// A key of an ordered topic. Times are milliseconds since the epoch; waits are on the database's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeySummary {
+    pub topic: String,
+    pub key: String,
+    /// `ready`, `processing`, `waiting`, `paused` or `blocked`.
+    pub state: String,
+    /// The id of the message whose turn it is, or which blocks.
+    pub head: Option<String>,
+    /// When that died, or else was published; of a key without a head, since when.
+    pub since_ms: i64,
+    /// Why that message failed last.
+    pub reason: Option<String>,
+    pub error: Option<String>,
+    /// How long it still waits, or the key rests. Milliseconds.
+    pub due_in_ms: Option<u64>,
+    /// How many messages wait behind it, as far as they were counted: [`KEY_DEPTH_MAX`].
+    pub depth: u64,
+}
+
+/// No more messages of one key are counted.
+pub const KEY_DEPTH_MAX: u64 = 100_000;
+
 /// Which messages to change.
 #[derive(Clone, Debug)]
 pub enum Selection {
@@ -213,6 +301,8 @@ pub struct TopicStats {
     pub dead: u64,
     /// How long the oldest due message has been waiting. Milliseconds.
     pub oldest_due_ms: Option<u64>,
+    /// Keys whose messages wait behind a dead letter.
+    pub blocked_keys: u64,
     /// A person paused it.
     pub paused: bool,
     /// The error of the message that failed last and is still live or dead.

@@ -23,8 +23,8 @@ mod table;
 mod wake;
 
 pub use admin::{
-    Changed, Finished, HistoryEntry, Listening, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection,
-    SnapshotHolder, TopicStats,
+    Changed, Finished, HistoryEntry, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, Listening, MessageDetail,
+    MessageFilter, MessageSummary, OutboxAdmin, Selection, SnapshotHolder, TopicStats,
 };
 pub use connect::Store;
 pub use doctor::{Finding, Verdict, examine};

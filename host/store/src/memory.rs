@@ -1,6 +1,7 @@
 //! The outbox in memory: for simulation, and the yardstick for the databases' statements.
 
 mod admin;
+mod keys;
 mod outbox;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ pub struct MemoryStore {
 pub(crate) struct Table {
     pub(crate) rows: BTreeMap<MessageId, Row>,
     paused: BTreeSet<String>,
+    keys: BTreeMap<keys::KeyName, keys::Key>,
     started: Instant,
     /// How far [`MemoryStore::advance`] has moved the clock.
     ahead: Duration,
@@ -38,6 +40,8 @@ pub(crate) struct Table {
 
 #[derive(Clone)]
 pub(crate) struct Row {
+    /// Its place in the order of publishing.
+    seq: u64,
     topic: String,
     key: Option<String>,
     payload: Vec<u8>,
@@ -83,6 +87,7 @@ impl MemoryStore {
         let table = Table {
             rows: BTreeMap::new(),
             paused: BTreeSet::new(),
+            keys: BTreeMap::new(),
             started: Instant::now(),
             ahead: Duration::ZERO,
             ids: 0,
@@ -106,6 +111,7 @@ impl MemoryStore {
         table.ids += 1;
         let id = message.id.unwrap_or(MessageId(Uuid::from_u128(u128::from(table.ids))));
         let row = Row {
+            seq: table.ids,
             topic: message.topic,
             key: message.key,
             payload: message.payload,
@@ -130,11 +136,12 @@ impl MemoryStore {
         id
     }
 
-    /// Forgets all messages and pauses.
+    /// Forgets all messages, pauses and keys.
     pub fn clear(&self) {
         let mut table = self.table();
         table.rows.clear();
         table.paused.clear();
+        table.keys.clear();
     }
 
     /// Moves the clock ahead by itself, as if the database's clock had jumped.

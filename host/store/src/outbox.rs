@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, Order, Settlement};
 
 use crate::StoreError;
 
@@ -17,11 +17,18 @@ pub struct DueTopic {
 /// future of these (but [`OutboxStore::wait_for_work`]) may be dropped half-way.
 #[async_trait]
 pub trait OutboxStore: Send + Sync {
-    /// The topics that have a due message and are not paused, oldest due first. Costs an index probe a topic, not a row.
+    /// The topics that have a due message, or a key whose next message may go, and are not paused, oldest due first. Costs an
+    /// index probe a topic, not a row.
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError>;
 
+    /// Prepares a claim of the ordered among `lanes`; the others are none of its business. Of each key it chooses the message
+    /// whose turn it is, the first in publish order, and makes the others `held` that are due. Answers how many messages it
+    /// found a place for: where that is some, another look may find more.
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError>;
+
     /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none, and none that would
-    /// have lost more than `lapses_max` leases by now.
+    /// have lost more than `lapses_max` leases by now. Of an ordered lane only what [`OutboxStore::arrange`] has chosen, and
+    /// messages without a key.
     ///
     /// Counts the attempt, and a lapse where the message was still `processing`. The lease ends `lease` after the
     /// database's now.
@@ -32,7 +39,8 @@ pub trait OutboxStore: Send + Sync {
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Writes each transition whose lease is still held, all in one statement; the others change nothing and are `Lost`.
-    /// Answers in the order of `settlements`, which name no message twice. Takes every transition but `Released`.
+    /// Answers in the order of `settlements`, which name no message twice. Takes every transition but `Released`. Where the
+    /// settlement's order says so, the next message of its key may go.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Gives messages back, attempts unspent, lapses as they were, due again after the transition's delay.
@@ -44,6 +52,26 @@ pub trait OutboxStore: Send + Sync {
     /// May be dropped: it waits on a signal that the listener's own task raises, never on the database itself. A signal
     /// raised while nobody waits is kept for the next wait.
     async fn wait_for_work(&self, at_most: Duration) -> Wake;
+}
+
+/// How many due messages of an ordered topic are looked at in one statement.
+pub(crate) fn window(lanes: &[&Lane]) -> i64 {
+    (8 * slots_max(lanes)).clamp(200, 1000)
+}
+
+/// How many free keys of an ordered topic go on in one statement: enough for a few claims.
+pub(crate) fn keys_max(lanes: &[&Lane]) -> i64 {
+    4 * slots_max(lanes)
+}
+
+/// The largest lane's slots.
+pub(crate) fn slots_max(lanes: &[&Lane]) -> i64 {
+    i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0))
+}
+
+/// Those in no order, and those in order by key.
+pub(crate) fn by_order(lanes: &[Lane]) -> (Vec<&Lane>, Vec<&Lane>) {
+    lanes.iter().filter(|lane| lane.slots > 0).partition(|lane| lane.order == Order::None)
 }
 
 /// What ended a wait.

@@ -3,14 +3,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use outboxd_core::{
-    Attempt, Claim, ERROR_BYTES_MAX, Held, LeaseId, LeaseStatus, Message, MessageId, Payload, Settlement, Transition,
-    planted, safe_text,
+    Attempt, Claim, ERROR_BYTES_MAX, Held, Lane, LeaseId, LeaseStatus, Message, MessageId, Order, Payload, Settlement,
+    Transition, planted, safe_text,
 };
 use serde::Serialize;
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::{DueTopic, HistoryEntry, MessageDetail, MessageSummary, OnDelivered, StoreError, TopicStats};
+use crate::{DueTopic, HistoryEntry, KeySummary, MessageDetail, MessageSummary, OnDelivered, StoreError, TopicStats};
 
 /// With 20 entries in `history`, every error as long as it may be and each byte escaped, a row stays under 64 KiB.
 const HISTORY_ERROR_BYTES_MAX: usize = 1024;
@@ -73,14 +73,20 @@ impl TryFrom<ClaimRow> for Claim {
             attempt: Attempt(count(row.attempts)),
             lapses: count(row.lapses),
             lapsed: row.lapsed,
+            order: Order::None,
             expired: row.expired,
         })
     }
 }
 
-/// Claims in the order of their ids, which is about the order of their publishing: the statement's own order is chance.
-pub(crate) fn claims(rows: Vec<ClaimRow>) -> Result<Vec<Claim>, StoreError> {
+/// Claims of `lanes` in the order of their ids, which is about the order of their publishing: the statement's own order is
+/// chance.
+pub(crate) fn claims(rows: Vec<ClaimRow>, lanes: &[Lane]) -> Result<Vec<Claim>, StoreError> {
     let mut claims = rows.into_iter().map(Claim::try_from).collect::<Result<Vec<_>, _>>()?;
+    for claim in &mut claims {
+        let lane = lanes.iter().find(|lane| lane.topic == claim.message.topic);
+        claim.order = lane.map_or(Order::None, |lane| lane.order);
+    }
     claims.sort_by_key(|claim| claim.message.id);
     Ok(claims)
 }
@@ -90,6 +96,15 @@ pub(crate) fn claims(rows: Vec<ClaimRow>) -> Result<Vec<Claim>, StoreError> {
 pub(crate) struct HeldRow {
     id: String,
     lease_id: String,
+    /// The message has a key; where the statement says so.
+    #[sqlx(default)]
+    keyed: bool,
+}
+
+impl HeldRow {
+    pub(crate) fn id_of_keyed(&self) -> Option<&str> {
+        self.keyed.then_some(&self.id)
+    }
 }
 
 /// For each asked lease whether it was found. By both ids: one call may hold an old lease of a row beside its new one.
@@ -99,6 +114,12 @@ pub(crate) fn statuses(asked: impl Iterator<Item = Held>, rows: Vec<HeldRow>) ->
         found.insert(Held { id: MessageId(uuid(&row.id)?), lease_id: LeaseId(uuid(&row.lease_id)?) });
     }
     Ok(asked.map(|asked| if found.contains(&asked) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
+}
+
+/// Whether the next message of an ordered key may be claimed now.
+pub(crate) fn lets_go_on(settlements: &[Settlement]) -> bool {
+    let frees = |one: &Settlement| one.order != Order::None && one.order.frees_key(&one.transition);
+    settlements.iter().any(frees)
 }
 
 /// What a settlement is fenced by.
@@ -123,6 +144,9 @@ pub(crate) struct Change {
     pub(crate) reason: Option<&'static str>,
     pub(crate) error: Option<String>,
     pub(crate) entry: Entry,
+    /// The next message of its key may go.
+    pub(crate) frees_key: bool,
+    pub(crate) rest_ms: i64,
 }
 
 /// What `history` gets; the statement adds `at_ms`.
@@ -159,6 +183,8 @@ impl Change {
             id: settlement.id,
             lease_id: settlement.lease_id,
             state,
+            frees_key: settlement.order.frees_key(transition),
+            rest_ms: milliseconds(settlement.rest),
             after_ms: milliseconds(after),
             reason: cause.map(|(reason, _)| reason.as_str()),
             error: cause.map(|(_, error)| short(error, ERROR_BYTES_MAX)),
@@ -295,6 +321,7 @@ pub(crate) struct StatsRow {
     delivered: i64,
     dead: i64,
     oldest_due_ms: Option<i64>,
+    blocked_keys: i64,
     paused: bool,
     last_error: Option<String>,
 }
@@ -310,8 +337,38 @@ impl From<StatsRow> for TopicStats {
             delivered: natural(row.delivered),
             dead: natural(row.dead),
             oldest_due_ms: row.oldest_due_ms.map(natural),
+            blocked_keys: natural(row.blocked_keys),
             paused: row.paused,
             last_error: row.last_error,
+        }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct KeyRow {
+    topic: String,
+    key: String,
+    state: String,
+    head: Option<String>,
+    since_ms: i64,
+    reason: Option<String>,
+    error: Option<String>,
+    due_in_ms: Option<i64>,
+    depth: i64,
+}
+
+impl From<KeyRow> for KeySummary {
+    fn from(row: KeyRow) -> Self {
+        KeySummary {
+            topic: row.topic,
+            key: row.key,
+            state: row.state,
+            head: row.head,
+            since_ms: row.since_ms,
+            reason: row.reason,
+            error: row.error,
+            due_in_ms: row.due_in_ms.map(|ms| ms.max(0) as u64),
+            depth: row.depth.max(0) as u64,
         }
     }
 }

@@ -18,6 +18,8 @@ impl Names {
         for (part, suffix) in [
             ("asleep_literal", "asleep"),
             ("control_literal", "control"),
+            ("keys_literal", "keys"),
+            ("seq_literal", "seq"),
             ("sleepers_literal", "sleepers"),
             ("versions_literal", "versions"),
         ] {
@@ -39,13 +41,22 @@ impl Names {
     }
 
     fn new(table: &TableName, qualified: impl Fn(&str) -> String, index: impl Fn(&str) -> String) -> Self {
-        let mut values = vec![("table", qualified(table.table())), ("table_unqualified", quoted(table.table()))];
-        for part in ["control", "versions", "sleepers", "asleep", "new_id", "wake", "publish", "alone"] {
+        let mut values = vec![
+            ("table", qualified(table.table())),
+            ("table_unqualified", quoted(table.table())),
+            ("keys_unqualified", quoted(&table.derived("keys"))),
+        ];
+        for part in ["control", "keys", "seq", "versions", "sleepers", "asleep", "new_id", "wake", "publish", "alone"] {
             values.push((part, qualified(&table.derived(part))));
         }
-        for (part, suffix) in
-            [("due_index", "due"), ("dedup_index", "dedup"), ("delivered_index", "delivered"), ("dead_index", "dead")]
-        {
+        for (part, suffix) in [
+            ("due_index", "due"),
+            ("dedup_index", "dedup"),
+            ("delivered_index", "delivered"),
+            ("dead_index", "dead"),
+            ("waiting_index", "waiting"),
+            ("free_index", "free"),
+        ] {
             values.push((part, index(&table.derived(suffix))));
         }
         Names { values }

@@ -91,6 +91,7 @@ pub const BUGS: &[Bug] = &[
     simulated(26, "the backoff wraps", "core: backoff.rs", STORM, &["does not follow from Some("]),
     simulated(27, "a plugin's delay is not clamped", "core: decide.rs", STORM, &["does not follow from Some(Retry"]),
     stored(28, "NUL reaches last_error", "no_error_text_makes_a_settle_fail", &["settle::postgres::no_error_text_makes_a_settle_fail"]),
+    simulated(29, "a message that waits for a retry lets the next one of its key go", "core: order.rs", CALM, &["which is the earlier of its key"]),
 ];
 
 /// Runs `suite`, which is this very program, once for each of its bugs; fails with all that were not found. The others of the

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::{Admin, Problem, Trouble};
-use crate::admin::actions::{self, Action, TopicAction};
+use crate::admin::actions::{self, Action, KeyAction, TopicAction};
 use crate::admin::query::ActRequest;
 use crate::bulk::Done;
 
@@ -42,6 +42,18 @@ pub async fn act_on_topic(
     let (Path(action), Form(fields)) = (action?, from_browser(&headers, fields)?);
     let topic = values(&fields, "topic").next().unwrap_or_default();
     let done = actions::act_on_topic(&admin, action, topic).await?;
+    Ok(back(&fields, action, done))
+}
+
+pub async fn act_on_key(
+    State(admin): State<Admin>,
+    action: Result<Path<KeyAction>, PathRejection>,
+    headers: HeaderMap,
+    fields: Result<Fields, FormRejection>,
+) -> Result<Response, Trouble> {
+    let (Path(action), Form(fields)) = (action?, from_browser(&headers, fields)?);
+    let value = |name| values(&fields, name).next().unwrap_or_default();
+    let done = actions::act_on_key(&admin, action, value("topic"), value("key")).await?;
     Ok(back(&fields, action, done))
 }
 

@@ -23,6 +23,8 @@ enum Said {
     Discard,
     Pause,
     Resume,
+    Skip,
+    ResumeKey,
 }
 
 impl Notice {
@@ -39,6 +41,10 @@ impl Notice {
             (Said::Pause, _) => "The topic is paused, on every relay.".to_owned(),
             (Said::Resume, 0) => "The topic was not paused.".to_owned(),
             (Said::Resume, _) => "The topic is resumed.".to_owned(),
+            (Said::ResumeKey, 0) => "The key was neither paused nor waiting.".to_owned(),
+            (Said::ResumeKey, _) => "The key goes on.".to_owned(),
+            (Said::Skip, 0) => "The key was not blocked.".to_owned(),
+            (Said::Skip, _) => "The key goes on; the dead letter stays one.".to_owned(),
         };
         let more = if self.more == Some(true) { " More may match: do it again." } else { "" };
         Some(text + more)
@@ -65,6 +71,7 @@ pub fn page(title: &str, notice: Option<String>, body: Markup) -> Html<String> {
                         a.name href="/" { "outboxd" }
                         a href="/messages?state=dead" { "Dead letters" }
                         a href="/messages" { "Messages" }
+                        a href="/keys" { "Keys" }
                         a href="/#plugins" { "Plugins" }
                     }
                 }

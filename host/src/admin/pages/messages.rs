@@ -118,7 +118,7 @@ fn filter_actions(query: &ListQuery) -> Markup {
         details {
             summary { "Do it with all that match the filter" }
             p.hint {
-                "Redrive takes dead letters; retry now and discard take pending messages. The state above does not matter. "
+                "Redrive takes dead letters, retry now pending messages, discard pending and held ones. The state above does not matter. "
                 @if !is_given { "Neither topic nor reason is chosen: this is every topic." }
             }
             form method="post" {

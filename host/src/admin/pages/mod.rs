@@ -2,6 +2,7 @@
 //! Every text goes through the template's escaping, and forms are answered by 303 so that a reload repeats nothing.
 
 mod forms;
+mod keys;
 mod layout;
 mod messages;
 mod overview;
@@ -22,8 +23,10 @@ pub fn router() -> Router<Admin> {
         .route("/", get(overview::show))
         .route("/messages", get(messages::list))
         .route("/messages/{id}", get(messages::show))
+        .route("/keys", get(keys::show))
         .route("/do/messages/{action}", post(forms::act))
         .route("/do/topics/{action}", post(forms::act_on_topic))
+        .route("/do/keys/{action}", post(forms::act_on_key))
         .route("/assets/style.css", file("text/css; charset=utf-8", include_str!("../assets/style.css")))
         .route("/assets/page.js", file("text/javascript; charset=utf-8", include_str!("../assets/page.js")))
         .route("/assets/icon.svg", file("image/svg+xml", include_str!("../assets/icon.svg")))

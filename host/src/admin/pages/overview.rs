@@ -87,6 +87,13 @@ fn topic_card(topic: &Topic, series: Option<Series>) -> Markup {
             @if stats.paused { p.problem { "Paused: nothing of it is claimed until it is resumed." } }
             @if topic.parked { p.problem { "Parked: its plugin is unhealthy. Messages wait and spend no attempt." } }
             @if topic.unrouted && stats.live() > 0 { p.problem { "Unrouted: no plugin of this relay handles it. Messages wait." } }
+            @if stats.blocked_keys > 0 {
+                p.problem {
+                    a href=(link("/keys", &[("topic", Some(&stats.topic)), ("state", Some("blocked"))])) {
+                        "Keys blocked by a dead letter: " (stats.blocked_keys)
+                    }
+                }
+            }
             dl.counts {
                 @for (state, count) in states {
                     div.bad[state == "dead" && count > 0] {

@@ -1,7 +1,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, one_line};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, one_line};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -77,6 +77,7 @@ fn claim(args: &InvokeArgs, topic: String) -> Claim {
         attempt: Attempt(args.attempt.max(1)),
         lapses: 0,
         lapsed: false,
+        order: Order::None,
         expired: false,
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,7 +8,8 @@ use super::{MemoryStore, Row, is_live};
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
 use crate::row::milliseconds;
 use crate::{
-    Changed, Finished, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, StoreError, TopicStats,
+    Changed, Finished, KeyFilter, KeySummary, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection,
+    StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -68,7 +69,11 @@ impl OutboxAdmin for MemoryStore {
                 stats.last_error = row.last_error.clone();
             }
         }
-        let named = topics.into_iter().map(|(topic, (stats, _))| TopicStats { topic: topic.into(), ..stats });
+        let named = topics.into_iter().map(|(topic, (stats, _))| TopicStats {
+            topic: topic.into(),
+            blocked_keys: table.blocked_keys(topic),
+            ..stats
+        });
         Ok(named.collect())
     }
 
@@ -110,15 +115,21 @@ impl OutboxAdmin for MemoryStore {
         let now = table.now();
         let may = |row: &Row| match selection {
             Selection::Ids(_) => is_live(row.state) || row.state == State::Held,
-            Selection::Matching { .. } => row.state == State::Pending,
+            Selection::Matching { .. } => matches!(row.state, State::Pending | State::Held),
         };
-        Ok(change(&mut table.rows, selection, limit, may, |row| {
+        let discarded = change(&mut table.rows, selection, limit, may, |row| {
             row.state = State::Dead;
             row.lease_id = None;
             row.reason = Some(Reason::Discarded.as_str().into());
             row.last_error = Some("discarded by a person".into());
             row.dead_at = Some(now);
-        }))
+        });
+        for id in &discarded {
+            table.free_key(*id, 0);
+        }
+        drop(table);
+        self.signal.raise();
+        Ok(discarded.len() as u64)
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
@@ -130,7 +141,7 @@ impl OutboxAdmin for MemoryStore {
             change(&mut table.rows, selection, limit, may, |row| row.available_at = row.available_at.min(now));
         drop(table);
         self.signal.raise();
-        Ok(changed)
+        Ok(changed.len() as u64)
     }
 
     async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError> {
@@ -147,6 +158,7 @@ impl OutboxAdmin for MemoryStore {
         let mut old: Vec<(i64, MessageId)> = table
             .rows
             .iter()
+            .filter(|(id, _)| !table.blocks(**id))
             .filter_map(|(id, row)| finished(row).filter(|at| *at <= before).map(|at| (at, *id)))
             .collect();
         old.sort_unstable();
@@ -168,6 +180,33 @@ impl OutboxAdmin for MemoryStore {
         Ok(Changed::from_rows(u64::from(changed)))
     }
 
+    async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError> {
+        Ok(self.table().key_summaries(filter, limit))
+    }
+
+    async fn skip_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let skipped = self.table().skip_key(topic, key);
+        self.signal.raise();
+        Ok(Changed::from_rows(u64::from(skipped)))
+    }
+
+    async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let resumed = self.table().resume_key(topic, key);
+        self.signal.raise();
+        Ok(Changed::from_rows(u64::from(resumed)))
+    }
+
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {
+        let topics: BTreeSet<String> = self.table().keys.keys().map(|(topic, _)| topic.clone()).collect();
+        Ok(topics.into_iter().collect())
+    }
+
+    async fn unorder(&self, topic: &str, limit: u32) -> Result<u64, StoreError> {
+        let changed = self.table().unorder(topic, limit);
+        self.signal.raise();
+        Ok(changed)
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -183,16 +222,20 @@ fn chosen(selection: &Selection, id: &MessageId, row: &Row) -> bool {
     }
 }
 
-/// Changes at most `limit` of the chosen rows that may be changed, oldest first.
+/// Changes at most `limit` of the chosen rows that may be changed, oldest first, and answers which.
 fn change(
     rows: &mut BTreeMap<MessageId, Row>,
     selection: &Selection,
     limit: u32,
     may: impl Fn(&Row) -> bool,
     change: impl Fn(&mut Row),
-) -> u64 {
+) -> Vec<MessageId> {
     let rows = rows.iter_mut().filter(|(id, row)| chosen(selection, id, row) && may(row));
-    rows.take(limit as usize).map(|(_, row)| change(row)).count() as u64
+    let changed = rows.take(limit as usize).map(|(id, row)| {
+        change(row);
+        *id
+    });
+    changed.collect()
 }
 
 fn summary(id: MessageId, row: &Row) -> MessageSummary {

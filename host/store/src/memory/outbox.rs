@@ -3,12 +3,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::{
-    Attempt, Claim, HISTORY_ENTRIES_MAX, Held, LAPSED_ERROR, Lane, LeaseStatus, Message, MessageId, Payload, Reason,
-    Settlement, State, planted,
+    Attempt, Claim, HISTORY_ENTRIES_MAX, Held, LAPSED_ERROR, Lane, LeaseStatus, Message, MessageId, Order, Payload,
+    Reason, Settlement, State, planted,
 };
 
 use super::{MemoryStore, Row};
-use crate::row::{Change, milliseconds};
+use crate::outbox::{by_order, keys_max, window};
+use crate::row::{Change, lets_go_on, milliseconds};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -21,10 +22,21 @@ impl OutboxStore for MemoryStore {
             let due = oldest.entry(&row.topic).or_insert(row.available_at);
             *due = row.available_at.min(*due);
         }
+        let free: Vec<_> = table.free_keys(now).filter(|(_, name)| !table.paused.contains(&name.0)).collect();
+        for (free_at, (topic, _)) in &free {
+            let due = oldest.entry(topic).or_insert(*free_at);
+            *due = (*free_at).min(*due);
+        }
         let mut topics: Vec<_> = oldest.into_iter().collect();
         topics.sort_by_key(|&(topic, due)| (due, topic));
         let waited = |due: i64| Duration::from_millis((now - due).max(0) as u64);
         Ok(topics.into_iter().map(|(topic, due)| DueTopic { topic: topic.into(), oldest_due: waited(due) }).collect())
+    }
+
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        let (_, ordered) = by_order(lanes);
+        let topics: Vec<&str> = ordered.iter().map(|lane| lane.topic.as_str()).collect();
+        Ok(self.table().arrange(&topics, window(&ordered) as usize, keys_max(&ordered) as usize))
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
@@ -36,6 +48,7 @@ impl OutboxStore for MemoryStore {
                 .rows
                 .iter()
                 .filter(|(_, row)| row.topic == lane.topic && table.due(row, now))
+                .filter(|(id, _)| lane.order == Order::None || table.is_at_head(**id))
                 .filter(|(_, row)| row.lapses.saturating_add(u32::from(row.state == State::Processing)) <= lapses_max)
                 .map(|(id, row)| (row.available_at, *id))
                 .collect();
@@ -53,7 +66,7 @@ impl OutboxStore for MemoryStore {
                 row.state = State::Processing;
                 row.available_at = now + milliseconds(lease);
                 row.lease_id = Some(lease_id);
-                claims.push(Claim { lapsed, ..claimed(id, row, now, self.payload_max) });
+                claims.push(Claim { lapsed, order: lane.order, ..claimed(id, row, now, self.payload_max) });
             }
         }
         claims.sort_by_key(|claim| claim.message.id);
@@ -77,7 +90,11 @@ impl OutboxStore for MemoryStore {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        Ok(self.apply(settlements, changes, |row| row.lapses = planted!(14, row.lapses, 0)))
+        let statuses = self.apply(settlements, changes, |row| row.lapses = planted!(14, row.lapses, 0));
+        if lets_go_on(settlements) {
+            self.signal.raise();
+        }
+        Ok(statuses)
     }
 
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
@@ -98,12 +115,18 @@ impl MemoryStore {
         let mut held = Vec::new();
         for change in changes {
             let row = planted!(1..=4, table.held_by_a_wrong_fence(&change), table.held(change.id, change.lease_id));
-            let Some(row) = row else { continue };
+            if row.is_none() {
+                continue;
+            }
             held.push((change.id, change.lease_id));
+            if change.frees_key {
+                table.free_key(change.id, change.rest_ms);
+            }
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
                 continue;
             };
+            let Some(row) = table.rows.get_mut(&change.id) else { continue };
             row.state = state;
             if state == State::Pending {
                 row.available_at = now + change.after_ms;
@@ -145,6 +168,7 @@ fn claimed(id: MessageId, row: &Row, now: i64, payload_max: u64) -> Claim {
         attempt: Attempt(row.attempts),
         lapses: row.lapses,
         lapsed: false,
+        order: Order::None,
         expired: row.expires_at.is_some_and(|expires_at| expires_at <= now),
     }
 }

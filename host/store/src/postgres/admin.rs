@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::Postgres;
 use super::wake::Listener;
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
-use crate::row::{DetailRow, StatsRow, SummaryRow, milliseconds};
+use crate::row::{DetailRow, KeyRow, StatsRow, SummaryRow, milliseconds};
 use crate::{
-    Changed, Finished, Listening, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, SnapshotHolder,
-    StoreError, TopicStats,
+    Changed, Finished, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, Listening, MessageDetail, MessageFilter,
+    MessageSummary, OutboxAdmin, Selection, SnapshotHolder, StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -87,7 +87,10 @@ impl OutboxAdmin for Postgres {
     }
 
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
-        self.change_selected(selection, limit, &self.sql.discard_ids, &self.sql.discard).await
+        let discarded = self.change_selected(selection, limit, &self.sql.discard_ids, &self.sql.discard).await;
+        // A key may go on.
+        self.signal.raise();
+        discarded
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
@@ -113,6 +116,52 @@ impl OutboxAdmin for Postgres {
         let changed = self.change(move || sqlx::query(sql).bind(topic)).await.map(Changed::from_rows);
         self.signal.raise();
         changed
+    }
+
+    async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError> {
+        let (sql, prepared, filter) = (AssertSqlSafe(self.sql.keys.clone()), self.prepared, filter.clone());
+        let rows: Vec<KeyRow> = self
+            .people
+            .run(move |connection| {
+                let state = filter.state.map(KeyState::as_str);
+                let query = sqlx::query_as(sql).persistent(prepared).bind(filter.topic).bind(state);
+                Box::pin(query.bind(i64::from(limit)).bind(KEY_DEPTH_MAX as i64).fetch_all(connection))
+            })
+            .await?;
+        Ok(rows.into_iter().map(KeySummary::from).collect())
+    }
+
+    async fn skip_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let (sql, topic, key) = (AssertSqlSafe(self.sql.skip_key.clone()), topic.to_string(), key.to_string());
+        let changed = self.change(move || sqlx::query(sql).bind(topic).bind(key)).await.map(Changed::from_rows);
+        self.signal.raise();
+        changed
+    }
+
+    async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let (sql, topic, key) = (AssertSqlSafe(self.sql.resume_key.clone()), topic.to_string(), key.to_string());
+        let changed = self.change(move || sqlx::query(sql).bind(topic).bind(key)).await.map(Changed::from_rows);
+        self.signal.raise();
+        changed
+    }
+
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {
+        let (sql, prepared) = (AssertSqlSafe(self.sql.ordered_topics.clone()), self.prepared);
+        self.people
+            .run(move |connection| Box::pin(sqlx::query_scalar(sql).persistent(prepared).fetch_all(connection)))
+            .await
+    }
+
+    async fn unorder(&self, topic: &str, limit: u32) -> Result<u64, StoreError> {
+        let (sql, prepared, topic) = (AssertSqlSafe(self.sql.unorder.clone()), self.prepared, topic.to_string());
+        let changed: i64 = self
+            .people
+            .run(move |connection| {
+                let query = sqlx::query_scalar(sql).persistent(prepared).bind(topic).bind(i64::from(limit));
+                Box::pin(query.bind(i64::from(limit)).fetch_one(connection))
+            })
+            .await?;
+        Ok(changed.max(0) as u64)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

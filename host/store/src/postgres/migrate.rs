@@ -11,8 +11,10 @@ use crate::row::VersionRow;
 use crate::table::Names;
 use crate::{StoreError, StoreOptions};
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/postgres/0001_outbox.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/postgres/0001_outbox.sql") },
+    Migration { version: 2, works_with: 1, text: include_str!("../../../../migrations/postgres/0002_keys.sql") },
+];
 
 pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {
     let mut connection = plain(&options.url)?.connect().await?;

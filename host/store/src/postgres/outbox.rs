@@ -6,7 +6,8 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
-use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, milliseconds, statuses};
+use crate::outbox::{by_order, keys_max, window};
+use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -22,28 +23,44 @@ impl OutboxStore for Postgres {
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
-        let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
-        let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
-        let (sql, lease_ms, payload_max) =
-            (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
-        let prepared = self.prepared;
-        let rows: Vec<ClaimRow> = self
-            .claims
-            .run(move |connection| {
-                let query = sqlx::query_as(sql)
-                    .persistent(prepared)
-                    .bind(topics)
-                    .bind(slots)
-                    .bind(lease_ms)
-                    .bind(payload_max)
-                    .bind(i64::from(lapses_max));
-                Box::pin(query.fetch_all(connection))
-            })
-            .await?;
+        let (plain, ordered) = by_order(lanes);
+        let mut rows = Vec::new();
+        if !plain.is_empty() {
+            rows = self.claim_lanes(&plain, lease, lapses_max, None).await?;
+        }
+        if !ordered.is_empty() {
+            // What the first statement has leased must come back, whatever becomes of the second.
+            match self.claim_lanes(&ordered, lease, lapses_max, Some(window(&ordered))).await {
+                Ok(more) => rows.extend(more),
+                Err(error) if rows.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
         if let Some(listener) = self.listener.as_ref().filter(|_| !rows.is_empty()) {
             listener.claimed();
         }
-        claims(rows)
+        claims(rows, lanes)
+    }
+
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        let (_, ordered) = by_order(lanes);
+        if ordered.is_empty() {
+            return Ok(0);
+        }
+        let topics: Vec<String> = ordered.iter().map(|lane| lane.topic.clone()).collect();
+        let (window, keys) = (window(&ordered), keys_max(&ordered));
+        let (unknown, arranged) = self.arrange_once(topics.clone(), window, keys).await?;
+        if unknown == 0 {
+            return Ok(arranged);
+        }
+        let (sql, prepared, asked) = (AssertSqlSafe(self.sql.add_keys.clone()), self.prepared, topics.clone());
+        self.claims
+            .run(move |connection| {
+                Box::pin(sqlx::query(sql).persistent(prepared).bind(asked).bind(window).execute(connection))
+            })
+            .await?;
+        // Only a statement that begins now sees the keys.
+        Ok(arranged + self.arrange_once(topics, window, keys).await?.1)
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
@@ -81,9 +98,12 @@ impl OutboxStore for Postgres {
                     .bind(changes.states);
                 let query =
                     query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
-                Box::pin(query.fetch_all(connection))
+                Box::pin(query.bind(changes.frees_key).bind(changes.rest_ms).fetch_all(connection))
             })
             .await?;
+        if lets_go_on(settlements) {
+            self.signal.raise();
+        }
         statuses(settlements.iter().map(fence), rows)
     }
 
@@ -114,6 +134,49 @@ impl OutboxStore for Postgres {
     }
 }
 
+impl Postgres {
+    /// Claims of lanes that are all in no order, or all ordered: then `window` says how many due messages of each to look at.
+    async fn claim_lanes(
+        &self,
+        lanes: &[&Lane],
+        lease: Duration,
+        lapses_max: u32,
+        window: Option<i64>,
+    ) -> Result<Vec<ClaimRow>, StoreError> {
+        let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
+        let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
+        let sql = if window.is_some() { &self.sql.claim_ordered } else { &self.sql.claim };
+        let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), milliseconds(lease), self.payload_max);
+        let prepared = self.prepared;
+        self.claims
+            .run(move |connection| {
+                let query = sqlx::query_as(sql)
+                    .persistent(prepared)
+                    .bind(topics)
+                    .bind(slots)
+                    .bind(lease_ms)
+                    .bind(payload_max)
+                    .bind(i64::from(lapses_max));
+                let query = if let Some(window) = window { query.bind(window) } else { query };
+                Box::pin(query.fetch_all(connection))
+            })
+            .await
+    }
+
+    /// How many due messages have a key that is not there yet, and how many messages found their place.
+    async fn arrange_once(&self, topics: Vec<String>, window: i64, keys: i64) -> Result<(i64, u64), StoreError> {
+        let (sql, prepared) = (AssertSqlSafe(self.sql.arrange.clone()), self.prepared);
+        let (unknown, arranged): (i64, i64) = self
+            .claims
+            .run(move |connection| {
+                let query = sqlx::query_as(sql).persistent(prepared).bind(topics).bind(window).bind(keys);
+                Box::pin(query.fetch_one(connection))
+            })
+            .await?;
+        Ok((unknown, arranged.max(0) as u64))
+    }
+}
+
 /// Changes as arrays, one a bind.
 #[derive(Default)]
 struct Columns {
@@ -124,6 +187,8 @@ struct Columns {
     reasons: Vec<Option<&'static str>>,
     errors: Vec<Option<String>>,
     entries: Vec<String>,
+    frees_key: Vec<bool>,
+    rest_ms: Vec<i64>,
 }
 
 impl From<Vec<Change>> for Columns {
@@ -137,6 +202,8 @@ impl From<Vec<Change>> for Columns {
             columns.reasons.push(change.reason);
             columns.errors.push(change.error);
             columns.entries.push(change.entry.text());
+            columns.frees_key.push(change.frees_key);
+            columns.rest_ms.push(change.rest_ms);
         }
         columns
     }

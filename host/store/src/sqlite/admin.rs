@@ -2,13 +2,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::MessageId;
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::Sqlite;
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
-use crate::row::{DetailRow, StatsRow, SummaryRow, milliseconds};
+use crate::row::{DetailRow, KeyRow, StatsRow, SummaryRow, milliseconds};
 use crate::{
-    Changed, Finished, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection, StoreError, TopicStats,
+    Changed, Finished, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, MessageDetail, MessageFilter, MessageSummary,
+    OutboxAdmin, Selection, StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -73,7 +74,29 @@ impl OutboxAdmin for Sqlite {
     }
 
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
-        self.change_selected(selection, limit, &self.sql.discard_ids, &self.sql.discard).await
+        let (ids, matching) = (self.sql.discard_ids.clone(), self.sql.discard.clone());
+        let free_keys = AssertSqlSafe(self.sql.free_keys.clone());
+        let (selection, limit) = (selection.clone(), i64::from(limit));
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let query = match selection {
+                    Selection::Ids(chosen) => sqlx::query_scalar(AssertSqlSafe(ids)).bind(json(&chosen)),
+                    Selection::Matching { topic, reason } => {
+                        let reason = reason.map(|reason| reason.as_str());
+                        sqlx::query_scalar(AssertSqlSafe(matching)).bind(topic).bind(reason)
+                    }
+                };
+                let discarded: Vec<String> = query.bind(limit).fetch_all(&mut *transaction).await?;
+                let ended = discarded.iter().map(|id| serde_json::json!({ "id": id, "rest_ms": 0 }));
+                let ended = serde_json::json!(ended.collect::<Vec<_>>()).to_string();
+                sqlx::query(free_keys).bind(ended).execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                Ok(discarded.len() as u64)
+            })
+        })
+        .await
+        .inspect(|_| self.signal.raise())
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
@@ -99,6 +122,67 @@ impl OutboxAdmin for Sqlite {
         let changed = self.change(move || sqlx::query(sql).bind(topic)).await.map(Changed::from_rows);
         self.signal.raise();
         changed
+    }
+
+    async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError> {
+        let (sql, filter) = (AssertSqlSafe(self.sql.keys.clone()), filter.clone());
+        let rows: Vec<KeyRow> = self
+            .read(move |connection| {
+                let query = sqlx::query_as(sql).bind(filter.topic).bind(filter.state.map(KeyState::as_str));
+                Box::pin(query.bind(i64::from(limit)).bind(KEY_DEPTH_MAX as i64).fetch_all(connection))
+            })
+            .await?;
+        Ok(rows.into_iter().map(KeySummary::from).collect())
+    }
+
+    async fn skip_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let (sql, topic, key) = (AssertSqlSafe(self.sql.skip_key.clone()), topic.to_string(), key.to_string());
+        let changed = self.change(move || sqlx::query(sql).bind(topic).bind(key)).await.map(Changed::from_rows);
+        self.signal.raise();
+        changed
+    }
+
+    async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
+        let (rest, head) = (AssertSqlSafe(self.sql.resume_key.clone()), AssertSqlSafe(self.sql.resume_head.clone()));
+        let (topic, key) = (topic.to_string(), key.to_string());
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let mut changed = 0;
+                for statement in [rest, head] {
+                    let query = sqlx::query(statement).bind(&topic).bind(&key);
+                    changed += query.execute(&mut *transaction).await?.rows_affected();
+                }
+                transaction.commit().await?;
+                Ok(Changed::from_rows(changed))
+            })
+        })
+        .await
+        .inspect(|_| self.signal.raise())
+    }
+
+    async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.ordered_topics.clone());
+        self.read(move |connection| Box::pin(sqlx::query_scalar(sql).fetch_all(connection))).await
+    }
+
+    async fn unorder(&self, topic: &str, limit: u32) -> Result<u64, StoreError> {
+        let (unorder, keys) = (AssertSqlSafe(self.sql.unorder.clone()), AssertSqlSafe(self.sql.unorder_keys.clone()));
+        let (topic, limit) = (topic.to_string(), i64::from(limit));
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let freed = sqlx::query(unorder).bind(&topic).bind(limit).execute(&mut *transaction).await?;
+                let mut changed = freed.rows_affected();
+                // Only once all of them were found.
+                if changed < limit as u64 {
+                    changed += sqlx::query(keys).bind(&topic).execute(&mut *transaction).await?.rows_affected();
+                }
+                transaction.commit().await?;
+                Ok(changed)
+            })
+        })
+        .await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

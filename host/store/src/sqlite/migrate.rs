@@ -11,8 +11,10 @@ use crate::row::VersionRow;
 use crate::table::Names;
 use crate::{StoreError, StoreOptions};
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/sqlite/0001_outbox.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/sqlite/0001_outbox.sql") },
+    Migration { version: 2, works_with: 1, text: include_str!("../../../../migrations/sqlite/0002_keys.sql") },
+];
 
 /// Before it, two connections that reset the WAL at once could lose a commit.
 const LIBRARY_MIN: (u32, u32, u32) = (3, 51, 3);

@@ -14,6 +14,8 @@ pub(crate) use migrate::{check_version, migrate, print};
 
 crate::table::statements! {
     due_topics claim renew held settle settle_delete release
+    add_keys forget_keys choose_heads let_go hold claim_ordered free_keys
+    keys skip_key resume_key resume_head ordered_topics unorder unorder_keys
     list show stats redrive redrive_ids discard discard_ids retry_now retry_now_ids purge_delivered purge_dead pause resume ping
     versions applied record
     doctor_server doctor_table

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
-use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, milliseconds, statuses};
+use crate::outbox::{by_order, keys_max, slots_max, window};
+use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]
@@ -20,23 +22,53 @@ impl OutboxStore for Sqlite {
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
-        let slots_max = i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0));
-        let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
-        let lanes = json!(lanes).to_string();
-        let (sql, lease_ms, payload_max) =
-            (AssertSqlSafe(self.sql.claim.clone()), milliseconds(lease), self.payload_max);
-        let rows: Vec<ClaimRow> = self
-            .write(move |connection| {
-                let query = sqlx::query_as(sql)
-                    .bind(lanes)
-                    .bind(slots_max)
-                    .bind(lease_ms)
-                    .bind(payload_max)
-                    .bind(i64::from(lapses_max));
-                Box::pin(query.fetch_all(connection))
+        let (plain, ordered) = by_order(lanes);
+        let mut rows = Vec::new();
+        if !plain.is_empty() {
+            rows = self.claim_lanes(&plain, lease, lapses_max, None).await?;
+        }
+        if !ordered.is_empty() {
+            // What the first statement has leased must come back, whatever becomes of the second.
+            match self.claim_lanes(&ordered, lease, lapses_max, Some(window(&ordered))).await {
+                Ok(more) => rows.extend(more),
+                Err(error) if rows.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        claims(rows, lanes)
+    }
+
+    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+        let (_, ordered) = by_order(lanes);
+        if ordered.is_empty() {
+            return Ok(0);
+        }
+        let topics = json!(ordered.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
+        let (window, keys) = (window(&ordered), keys_max(&ordered));
+        let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
+        let (add_keys, forget_keys, choose_heads, let_go, hold) = (
+            sql(&self.sql.add_keys),
+            sql(&self.sql.forget_keys),
+            sql(&self.sql.choose_heads),
+            sql(&self.sql.let_go),
+            sql(&self.sql.hold),
+        );
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let topics = topics.as_str();
+                sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
+                sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
+                let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
+                let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
+                let heads: Vec<String> = heads.into_iter().flatten().collect();
+                sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
+                let held = sqlx::query(hold).bind(topics).bind(window).execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                Ok(heads.len() as u64 + held.rows_affected())
             })
-            .await?;
-        claims(rows)
+        })
+        .await
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
@@ -57,6 +89,9 @@ impl OutboxStore for Sqlite {
         let deletes = changes.iter().any(|change| change.state == "deleted").then(|| self.sql.settle_delete.clone());
         let rows =
             self.change_held(&changes, std::iter::once(self.sql.settle.clone()).chain(deletes).collect()).await?;
+        if lets_go_on(settlements) {
+            self.signal.raise();
+        }
         statuses(settlements.iter().map(fence), rows)
     }
 
@@ -75,13 +110,55 @@ impl OutboxStore for Sqlite {
 }
 
 impl Sqlite {
+    /// Claims of lanes that are all in no order, or all ordered: then `window` says how many due messages of each to look at.
+    async fn claim_lanes(
+        &self,
+        lanes: &[&Lane],
+        lease: Duration,
+        lapses_max: u32,
+        window: Option<i64>,
+    ) -> Result<Vec<ClaimRow>, StoreError> {
+        let slots_max = slots_max(lanes);
+        let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
+        let lanes = json!(lanes).to_string();
+        let sql = if window.is_some() { &self.sql.claim_ordered } else { &self.sql.claim };
+        let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), milliseconds(lease), self.payload_max);
+        self.write(move |connection| {
+            let query = sqlx::query_as(sql)
+                .bind(lanes)
+                .bind(slots_max)
+                .bind(lease_ms)
+                .bind(payload_max)
+                .bind(i64::from(lapses_max));
+            let query = if let Some(window) = window { query.bind(window) } else { query };
+            Box::pin(query.fetch_all(connection))
+        })
+        .await
+    }
+
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
     async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
+        let freeing: HashMap<String, i64> = changes
+            .iter()
+            .filter(|change| change.frees_key)
+            .map(|change| (change.id.to_string(), change.rest_ms))
+            .collect();
         let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
+        let free_keys = AssertSqlSafe(self.sql.free_keys.clone());
         self.write(move |connection| {
             Box::pin(async move {
                 let mut transaction = connection.begin_with("begin immediate").await?;
-                let rows = sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                let rows: Vec<HeldRow> =
+                    sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
+                let ended: Vec<_> = rows
+                    .iter()
+                    .filter_map(HeldRow::id_of_keyed)
+                    .filter_map(|id| Some(json!({ "id": id, "rest_ms": freeing.get(id)? })))
+                    .collect();
+                if !ended.is_empty() {
+                    // Before any of them is deleted.
+                    sqlx::query(free_keys).bind(json!(ended).to_string()).execute(&mut *transaction).await?;
+                }
                 for statement in statements {
                     sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;
                 }

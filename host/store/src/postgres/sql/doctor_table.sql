@@ -36,6 +36,7 @@ select
             values
                 ({table_literal}, array['select', 'update', 'delete']),
                 ({control_literal}, array['select', 'insert', 'update', 'delete']),
+                ({keys_literal}, array['select', 'insert', 'update', 'delete']),
                 ({sleepers_literal}, array['select', 'insert', 'update', 'delete']),
                 ({versions_literal}, array['select'])
         ) as needed (object, privileges)

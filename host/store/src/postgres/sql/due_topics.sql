@@ -1,4 +1,5 @@
--- The topics that have something due and are not paused, and for how many milliseconds: oldest due first.
+-- The topics that have something due, or a key that may go on, and are not paused, and for how many milliseconds: oldest due
+-- first.
 -- Jumps from topic to topic in the index: thousands of topics cost as many probes, millions of rows cost nothing.
 with recursive topics as (
     (
@@ -19,19 +20,56 @@ with recursive topics as (
     )
     from topics
     where topics.topic is not null
+),
+free_topics as (
+    (
+        select topic
+        from {keys}
+        where head is null
+        order by topic
+        limit 1
+    )
+    union all
+    select (
+        select k.topic
+        from {keys} as k
+        where k.head is null
+            and k.topic > free_topics.topic
+        order by k.topic
+        limit 1
+    )
+    from free_topics
+    where free_topics.topic is not null
+),
+due as (
+    select topics.topic, oldest.available_at as since
+    from topics
+    cross join lateral (
+        select o.available_at, o.id
+        from {table} as o
+        where o.topic = topics.topic
+            and o.state in ('pending', 'processing')
+            and o.available_at <= now()
+        order by o.available_at, o.id
+        limit 1
+    ) as oldest
+    union all
+    select free_topics.topic, oldest.free_at
+    from free_topics
+    cross join lateral (
+        select k.free_at
+        from {keys} as k
+        where k.topic = free_topics.topic
+            and k.head is null
+            and k.free_at <= now()
+        order by k.free_at
+        limit 1
+    ) as oldest
 )
 select
-    topics.topic,
-    (extract(epoch from now() - greatest(oldest.available_at, 'epoch')) * 1000)::bigint as oldest_due_ms
-from topics
-cross join lateral (
-    select o.available_at, o.id
-    from {table} as o
-    where o.topic = topics.topic
-        and o.state in ('pending', 'processing')
-        and o.available_at <= now()
-    order by o.available_at, o.id
-    limit 1
-) as oldest
-where not exists (select from {control} as c where c.topic = topics.topic and c.key = '' and c.paused_at is not null)
-order by oldest.available_at, topics.topic
+    due.topic,
+    (extract(epoch from now() - greatest(min(due.since), 'epoch')) * 1000)::bigint as oldest_due_ms
+from due
+where not exists (select from {control} as c where c.topic = due.topic and c.key = '' and c.paused_at is not null)
+group by due.topic
+order by min(due.since), due.topic

@@ -1,9 +1,10 @@
 -- Writes what became of messages whose lease is still held and returns them: $1 ids, $2 lease ids, $3 states (or
--- 'deleted'), $4 milliseconds until due again, $5 reasons, $6 errors, $7 entries of the history.
+-- 'deleted'), $4 milliseconds until due again, $5 reasons, $6 errors, $7 entries of the history, $8 which of them free their key,
+-- $9 milliseconds that their keys rest.
 with settled as (
     select *
-    from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[])
-        as s (id, lease_id, state, after_ms, reason, error, entry)
+    from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::boolean[], $9::bigint[])
+        as s (id, lease_id, state, after_ms, reason, error, entry, frees, rest_ms)
 ),
 deleted as (
     delete from {table} as m
@@ -13,7 +14,7 @@ deleted as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning s.id, s.lease_id
+    returning s.id, s.lease_id, s.frees, s.rest_ms, m.topic, m.key
 ),
 updated as (
     update {table} as m
@@ -33,7 +34,23 @@ updated as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning s.id, s.lease_id
+    returning s.id, s.lease_id, s.frees, s.rest_ms, m.topic, m.key
+),
+ended as (
+    select id, topic, key, rest_ms from deleted where frees and key is not null
+    union all
+    select id, topic, key, rest_ms from updated where frees and key is not null
+),
+freed as (
+    update {keys} as k
+    set head = null,
+        free_at = now() + ended.rest_ms * interval '1 millisecond'
+    from ended
+    where k.topic = any (array(select ended.topic from ended))
+        and k.key = any (array(select ended.key from ended))
+        and k.topic = ended.topic
+        and k.key = ended.key
+        and k.head = ended.id
 )
 select id::text as id, lease_id::text as lease_id from deleted
 union all

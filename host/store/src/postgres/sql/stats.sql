@@ -23,6 +23,13 @@ select
     case
         when counted.oldest_due is not null then (extract(epoch from now() - greatest(counted.oldest_due, 'epoch')) * 1000)::bigint
     end as oldest_due_ms,
+    (
+        select count(*)
+        from {keys} as k
+        join {table} as m on m.id = k.head
+        where k.topic = counted.topic
+            and m.state = 'dead'
+    ) as blocked_keys,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)::uuid) as last_error
 from counted

@@ -1,4 +1,4 @@
--- Makes pending messages dead: ?1 topic, ?2 reason (null: any), ?3 at most how many, oldest first.
+-- Makes messages dead that wait, and returns them: ?1 topic, ?2 reason (null: any), ?3 at most how many, oldest first.
 update {table} as m
 set state = 'dead',
     lease_id = null,
@@ -8,9 +8,10 @@ set state = 'dead',
 where m.id in (
     select p.id
     from {table} as p
-    where p.state = 'pending'
+    where p.state in ('pending', 'held')
         and (?1 is null or p.topic = ?1)
         and (?2 is null or p.reason = ?2)
     order by p.id
     limit ?3
 )
+returning id

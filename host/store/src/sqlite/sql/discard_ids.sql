@@ -1,4 +1,4 @@
--- Makes live messages dead: ?1 ids as JSON, ?2 at most how many. One that is being processed loses its lease.
+-- Makes live messages dead, and returns them: ?1 ids as JSON, ?2 at most how many. One that is being processed loses its lease.
 update {table} as m
 set state = 'dead',
     lease_id = null,
@@ -13,3 +13,4 @@ where m.id in (
     order by l.id
     limit ?2
 )
+returning id

@@ -27,6 +27,13 @@ select
     coalesce(counted.delivered, 0) as delivered,
     coalesce(counted.dead, 0) as dead,
     (select now from clock) - counted.oldest_due as oldest_due_ms,
+    (
+        select count(*)
+        from {keys} as k
+        join {table} as m on m.id = k.head
+        where k.topic = counted.topic
+            and m.state = 'dead'
+    ) as blocked_keys,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)) as last_error
 from counted

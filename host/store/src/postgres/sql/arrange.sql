@@ -1,0 +1,139 @@
+-- Chooses whose turn it is in ordered topics, and holds the messages that must wait: $1 topics, $2 how many due messages of each
+-- to look at, $3 how many keys of each to go on with. Returns how many due messages have a key that is not there yet, and how
+-- many messages were held or have their turn.
+--
+-- Keys are locked first, and then seen as they are now, not as they were when the statement began; messages are locked before
+-- anything is decided about them. Nothing ever waits for a lock, so that nothing can wait in a circle: what is locked is left
+-- for the next time. Whatever looks for one key is written so that no plan reads all keys.
+with lane as materialized (
+    select asked.topic from unnest($1::text[]) as asked (topic)
+),
+-- Due, but not at the head of their key.
+astray as materialized (
+    select due.id, due.topic, due.key
+    from lane
+    cross join lateral (
+        select o.id, o.topic, o.key
+        from {table} as o
+        where o.topic = lane.topic
+            and o.state in ('pending', 'processing')
+            and o.available_at <= now()
+        order by o.available_at, o.id
+        limit $2
+    ) as due
+    where due.key is not null
+        and due.id is distinct from (select k.head from {keys} as k where k.topic = due.topic and k.key = due.key)
+),
+asked as materialized (
+    select a.topic, a.key from astray as a
+    union
+    select free.topic, free.key
+    from lane
+    cross join lateral (
+        select k.topic, k.key
+        from {keys} as k
+        where k.topic = lane.topic
+            and k.head is null
+            and k.free_at <= now()
+        order by k.free_at, k.key
+        limit $3
+    ) as free
+),
+chosen as materialized (
+    select
+        k.topic,
+        k.key,
+        k.head,
+        k.holds,
+        k.free_at,
+        (select s.holds from {keys} as s where s.topic = asked.topic and s.key = asked.key) as holds_seen,
+        case
+            -- A key that rests goes on with none of them.
+            when k.head is null and k.free_at <= now() then (
+                select o.id
+                from {table} as o
+                where o.topic = asked.topic
+                    and o.key = asked.key
+                    and o.state in ('pending', 'held')
+                order by o.seq, o.id
+                limit 1
+            )
+        end as first
+    from asked
+    cross join lateral (
+        select l.topic, l.key, l.head, l.holds, l.free_at
+        from {keys} as l
+        where l.topic = asked.topic
+            and l.key = asked.key
+        for update skip locked
+    ) as k
+),
+-- It may have ended meanwhile: then its state says so once it is locked.
+next as materialized (
+    select o.id, o.topic, o.key, o.state
+    from {table} as o
+    where o.id = any (array(select chosen.first from chosen where chosen.first is not null))
+        and o.state in ('pending', 'held')
+    for update skip locked
+),
+behind as materialized (
+    select o.id, o.topic, o.key
+    from {table} as o
+    where o.id = any (array(
+            select a.id
+            from astray as a
+            join chosen as c on c.topic = a.topic and c.key = a.key
+            where a.id is distinct from c.head
+                and a.id is distinct from c.first
+        ))
+        and o.state in ('pending', 'processing')
+        and o.available_at <= now()
+    for update skip locked
+),
+let_go as (
+    update {table} as m
+    set state = 'pending'
+    where m.id = any (array(select next.id from next where next.state = 'held'))
+),
+held as (
+    update {table} as m
+    set state = 'held',
+        -- One that is being processed is under a lease that was lost, from before its topic was ordered.
+        lapses = least(m.lapses, 2147483646) + case when m.state = 'processing' then 1 else 0 end,
+        lease_id = null
+    where m.id = any (array(select behind.id from behind))
+),
+noted as (
+    update {keys} as k
+    set head = coalesce(next.id, c.head),
+        holds = k.holds + case when b.key is null then 0 else 1 end
+    from chosen as c
+    left join next on next.topic = c.topic and next.key = c.key
+    left join (select distinct topic, key from behind) as b on b.topic = c.topic and b.key = c.key
+    where k.topic = any ($1::text[])
+        and k.key = any (array(select chosen.key from chosen))
+        and k.topic = c.topic
+        and k.key = c.key
+        and (next.id is not null or b.key is not null)
+),
+gone as (
+    delete from {keys} as k
+    using chosen as c
+    where k.topic = any ($1::text[])
+        and k.key = any (array(select chosen.key from chosen))
+        and k.topic = c.topic
+        and k.key = c.key
+        and c.head is null
+        and c.first is null
+        and c.free_at <= now()
+        -- Otherwise a message was held since this statement began, and is not seen here.
+        and c.holds = c.holds_seen
+        and not exists (select from astray as a where a.topic = c.topic and a.key = c.key)
+)
+select
+    (
+        select count(*)
+        from astray as a
+        where (select k.holds from {keys} as k where k.topic = a.topic and k.key = a.key) is null
+    ) as unknown,
+    (select count(*) from next) + (select count(*) from behind) as arranged

@@ -1,0 +1,45 @@
+-- Lets go of messages that wait for their key, in a topic that is not ordered any more, and forgets keys that hold none: $1
+-- topic, $2 at most how many messages, $3 how many keys to look at. Returns how many rows it changed.
+with chosen as materialized (
+    select
+        k.key,
+        k.holds,
+        (select s.holds from {keys} as s where s.topic = $1 and s.key = k.key) as holds_seen
+    from (select l.key, l.holds from {keys} as l where l.topic = $1 order by l.key limit $3 for update skip locked) as k
+),
+waiting as materialized (
+    select w.id, w.key
+    from chosen
+    cross join lateral (
+        select o.id, o.key
+        from {table} as o
+        where o.topic = $1
+            and o.key = chosen.key
+            -- As the index has it.
+            and o.state in ('pending', 'held')
+            and o.state = 'held'
+        order by o.seq, o.id
+        limit $2
+    ) as w
+    limit $2
+),
+let_go as (
+    update {table} as m
+    set state = 'pending'
+    where m.id = any (array(select waiting.id from waiting))
+        and m.state = 'held'
+    returning m.id
+),
+gone as (
+    delete from {keys} as k
+    using chosen as c
+    where k.topic = $1
+        and k.key = any (array(select chosen.key from chosen))
+        and k.key = c.key
+        and c.holds = c.holds_seen
+        -- All of them were looked at, or the limit ended the search.
+        and (select count(*) from waiting) < $2
+        and not exists (select from waiting as w where w.key = c.key)
+    returning k.key
+)
+select (select count(*) from let_go) + (select count(*) from gone) as changed

@@ -1,0 +1,201 @@
+//! Producers, relays and people race for the keys of one ordered topic.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use outboxd_core::{Claim, Lane, MessageId, OnDead, Order, Transition};
+use outboxd_store::{KeyFilter, KeyState, Selection, Store};
+use tokio::sync::Mutex;
+
+use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, lane, retry, settlement};
+
+const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const RELAYS: usize = 4;
+const PRODUCERS: usize = 2;
+
+/// How long producers publish. `OUTBOXD_KEYS_RACE_SECONDS` makes a long run of it.
+const SECONDS: u64 = 5;
+/// How long the rest may take once they have stopped.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+
+/// What is known of one key. Its lock is held while a message of it is published, so that they are published one after the
+/// other, and while anything is noted that a claim must agree with.
+#[derive(Default)]
+struct Key {
+    published: Vec<MessageId>,
+    ended: HashSet<MessageId>,
+    in_flight: Option<MessageId>,
+}
+
+struct Race {
+    keys: HashMap<&'static str, Mutex<Key>>,
+    publishing: AtomicBool,
+    delivered: AtomicU64,
+    blocked: AtomicU64,
+}
+
+impl Race {
+    fn key(&self, name: &str) -> &Mutex<Key> {
+        &self.keys[name]
+    }
+
+    /// Publishes until its time is over.
+    async fn produce(&self, store: &TestStore, until: Instant) {
+        while Instant::now() < until {
+            let name = KEYS[fastrand::usize(..KEYS.len())];
+            let mut key = self.key(name).lock().await;
+            let id = store.publish_one(draft(TOPIC).key(name)).await;
+            key.published.push(id);
+        }
+    }
+
+    /// Claims, checks and settles until everything has ended.
+    async fn relay(&self, store: Store) {
+        let lanes = [Lane { order: Order::ByKey { on_dead: OnDead::Block }, ..lane(TOPIC, 3) }];
+        while self.publishing.load(Relaxed) || !self.all_ended().await {
+            store.outbox.arrange(&lanes).await.expect("arrange");
+            let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
+            for claim in &claims {
+                self.check(claim).await;
+            }
+            if claims.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            for claim in claims {
+                self.end(&store, claim).await;
+            }
+        }
+    }
+
+    /// The claimed message is the only one of its key, and all that were published before it have ended.
+    async fn check(&self, claim: &Claim) {
+        let name = claim.message.key.as_deref().expect("all have keys");
+        let mut key = self.key(name).lock().await;
+        let id = claim.message.id;
+        if key.ended.contains(&id) {
+            // A person discarded it between the claim and here.
+            return;
+        }
+        assert_eq!(key.in_flight, None, "two messages of key {name} are under way");
+        let before = key.published.iter().take_while(|other| **other != id);
+        let waiting: Vec<_> = before.filter(|other| !key.ended.contains(other)).collect();
+        assert!(waiting.is_empty(), "{id} of key {name} was claimed before {waiting:?}");
+        key.in_flight = Some(id);
+    }
+
+    async fn end(&self, store: &Store, claim: Claim) {
+        let name = claim.message.key.as_deref().expect("all have keys");
+        let transition = match fastrand::u8(..20) {
+            0 => dead(),
+            1..=3 => retry(Duration::from_millis(fastrand::u64(..5))),
+            4 => Transition::Released {
+                after: Duration::ZERO,
+                reason: outboxd_core::Reason::Interrupted,
+                error: "stopping".into(),
+            },
+            _ => Transition::Delivered,
+        };
+        {
+            let mut key = self.key(name).lock().await;
+            if key.in_flight == Some(claim.message.id) {
+                key.in_flight = None;
+                if transition == Transition::Delivered {
+                    key.ended.insert(claim.message.id);
+                }
+            }
+        }
+        self.delivered.fetch_add(u64::from(transition == Transition::Delivered), Relaxed);
+        let settlements = [settlement(&claim, transition)];
+        match settlements[0].transition {
+            Transition::Released { .. } => store.outbox.release(&settlements).await.expect("release"),
+            _ => store.outbox.settle(&settlements).await.expect("settle"),
+        };
+    }
+
+    /// A person redrives or skips what blocks, and discards a message now and then.
+    async fn meddle(&self, store: Store) {
+        while self.publishing.load(Relaxed) || !self.all_ended().await {
+            let filter = KeyFilter { topic: Some(TOPIC.into()), state: Some(KeyState::Blocked) };
+            for blocked in store.admin.keys(&filter, 10).await.expect("keys") {
+                self.blocked.fetch_add(1, Relaxed);
+                let head = MessageId(blocked.head.expect("what blocks it").parse().expect("an id"));
+                if fastrand::bool() {
+                    let one = Selection::Ids(vec![head]);
+                    store.admin.redrive(&one, 1, Duration::ZERO, Duration::ZERO).await.expect("redrive");
+                } else {
+                    self.key(&blocked.key).lock().await.ended.insert(head);
+                    store.admin.skip_key(TOPIC, &blocked.key).await.expect("skip");
+                }
+            }
+            let mut key = self.key(KEYS[fastrand::usize(..KEYS.len())]).lock().await;
+            let live: Vec<_> = key.published.iter().filter(|id| !key.ended.contains(id)).copied().collect();
+            if let Some(id) = live.get(fastrand::usize(..live.len().max(1))).copied() {
+                // What was in its way may go on from the moment on in which it is dead.
+                let was_in_flight = key.in_flight.take_if(|other| *other == id);
+                key.ended.insert(id);
+                if store.admin.discard(&Selection::Ids(vec![id]), 1).await.expect("discard") == 0 {
+                    // It blocks its key, or has ended since.
+                    key.ended.remove(&id);
+                    key.in_flight = was_in_flight;
+                }
+            }
+            drop(key);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn all_ended(&self) -> bool {
+        for key in self.keys.values() {
+            let key = key.lock().await;
+            if key.published.iter().any(|id| !key.ended.contains(id)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn relays_never_deliver_two_of_a_key_at_once_nor_out_of_order_nor_forget_one() {
+    let store = Arc::new(TestStore::postgres().await);
+    let seconds = std::env::var("OUTBOXD_KEYS_RACE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let race = Arc::new(Race {
+        keys: KEYS.map(|name| (name, Mutex::default())).into(),
+        publishing: AtomicBool::new(true),
+        delivered: AtomicU64::new(0),
+        blocked: AtomicU64::new(0),
+    });
+    let mut producers = tokio::task::JoinSet::new();
+    for _ in 0..PRODUCERS {
+        let (race, store) = (race.clone(), TestStore::beside(&store).await);
+        producers.spawn(async move { race.produce(&store, until).await });
+    }
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..RELAYS {
+        let (race, store) = (race.clone(), store.another().await);
+        others.spawn(async move { race.relay(store).await });
+    }
+    let (meddling, people) = (race.clone(), store.another().await);
+    others.spawn(async move { meddling.meddle(people).await });
+
+    while let Some(producer) = producers.join_next().await {
+        producer.expect("a producer");
+    }
+    race.publishing.store(false, Relaxed);
+    let ended = async {
+        while let Some(other) = others.join_next().await {
+            other.expect("a relay or a person");
+        }
+    };
+    let in_time = tokio::time::timeout(DRAINED_WITHIN, ended).await;
+
+    assert!(in_time.is_ok(), "messages were forgotten: {:?}", store.admin.keys(&KeyFilter::default(), 10).await);
+    let (delivered, blocked) = (race.delivered.load(Relaxed), race.blocked.load(Relaxed));
+    println!("{delivered} messages of {} keys were delivered by {RELAYS} relays, {blocked} blocks undone", KEYS.len());
+    assert!(delivered > 100 && blocked > 0, "the race was one");
+    let stats = store.admin.stats().await.expect("stats");
+    assert_eq!(stats[0].live(), 0, "{stats:?}");
+}

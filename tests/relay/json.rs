@@ -87,12 +87,12 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(
         json("plugin list", &["--admin", admin]),
         "[].calls [].canary [].digest [].error [].faults [].file [].hosts [].last_error [].loaded_at_ms [].name \
-         [].private_networks [].secrets [].state [].topics"
+         [].private_networks [].secrets [].state [].tcp [].topics"
     );
     assert_eq!(
         json("plugin check", &[component]),
         "bytes compile_ms digest exports file goldens hosts imports memory_bytes memory_bytes_at_start private_networks \
-         secrets start_ms topics"
+         secrets start_ms tcp topics"
     );
     assert_eq!(
         json("plugin invoke", &[component, "--topic", "verbs", "--payload", payload]),

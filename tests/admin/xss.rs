@@ -64,6 +64,7 @@ impl Hostile {
             name: self.at("plugin name"),
             file: self.at("plugin name"),
             digest: Some(self.at("plugin name")),
+            previous: None,
             topics: vec![self.at("topic")],
             hosts: vec![],
             private_networks: vec![],

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd::handler::CallControl;
-use outboxd::plugin::{PluginHost, PluginOptions};
+use outboxd::plugin::{ChildCompiler, Compiler, PluginHost, PluginOptions, SandboxOptions};
 use outboxd_core::Outcome;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::folder::{cancels, deliver, large, start};
+use crate::folder::{cancels, deliver, large, options_of, start_with};
 use crate::guest::build;
 use crate::harness::{claim, options};
 
@@ -72,7 +72,10 @@ async fn swaps_under_load_fail_no_call_and_mix_no_versions() {
     let dir = tempfile::tempdir().unwrap();
     let (file, aside) = (dir.path().join("orders.wasm"), dir.path().join("_new"));
     std::fs::write(&file, build(&cancels("version 0"))).unwrap();
-    let host = start(dir.path());
+    // Compiled as a relay does it: in another process, of lower priority.
+    let compiler = Compiler::Child(ChildCompiler::new(env!("CARGO_BIN_EXE_outboxd").into()));
+    let sandbox = SandboxOptions { compiler, ..options() };
+    let host = start_with(PluginOptions { sandbox, ..options_of(dir.path()) });
     host.scan_once().await;
 
     let calm = beside(&host, tokio::time::sleep(Duration::from_secs(1))).await;

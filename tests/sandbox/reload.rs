@@ -112,6 +112,49 @@ async fn a_plugin_that_fails_by_itself_is_parked_and_a_good_file_resumes_it_at_o
 }
 
 #[tokio::test]
+async fn a_manifest_that_is_away_for_a_moment_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = dir.path().join("orders.toml");
+    std::fs::write(dir.path().join("orders.wasm"), build(OK)).unwrap();
+    std::fs::write(&manifest, "topics = [\"shop\"]").unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+
+    std::fs::remove_file(&manifest).unwrap();
+    host.scan_once().await;
+    assert_eq!(deliver(&host, "shop").await, Some(Outcome::Success));
+    std::fs::write(&manifest, "topics = [\"shop\"]").unwrap();
+    host.scan_once().await;
+    assert_eq!(deliver(&host, "shop").await, Some(Outcome::Success));
+
+    // Removed for good, it is as if it had never been there.
+    std::fs::remove_file(&manifest).unwrap();
+    let topic_of_its_name = async || {
+        host.scan_once().await;
+        host.handlers().route("orders").is_some()
+    };
+    until("without its manifest", topic_of_its_name).await;
+    assert!(host.handlers().route("shop").is_none());
+}
+
+#[tokio::test]
+async fn a_version_that_is_parked_names_the_one_that_served_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("orders.wasm");
+    std::fs::write(&file, build(OK)).unwrap();
+    let host = start(dir.path());
+    host.scan_once().await;
+    let good = entry(&host, "orders").digest;
+
+    std::fs::write(&file, build("(func $main (result i32) unreachable)")).unwrap();
+    host.scan_once().await;
+    deliver(&host, "orders").await;
+
+    let parked = entry(&host, "orders");
+    assert_eq!((parked.state, parked.previous), ("parked", good));
+}
+
+#[tokio::test]
 async fn what_is_no_plain_file_is_skipped_and_never_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("folder.wasm")).unwrap();

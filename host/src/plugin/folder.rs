@@ -49,6 +49,13 @@ pub(crate) struct Stamps {
     signature: Option<Stamp>,
 }
 
+impl Stamps {
+    /// Whether the manifest that was there `before` is there no more.
+    pub(crate) fn lost_manifest(&self, before: &Stamps) -> bool {
+        before.manifest.is_some() && self.manifest.is_none()
+    }
+}
+
 /// A plugin as it lies in the folder.
 pub(crate) struct Found {
     pub(crate) file: PathBuf,

@@ -71,6 +71,8 @@ pub struct PluginInfo {
     pub file: String,
     /// Of the version that serves; of the one that was refused where none does.
     pub digest: Option<String>,
+    /// Of the version that served before, if one did since the start.
+    pub previous: Option<String>,
     pub topics: Vec<String>,
     pub hosts: Vec<String>,
     pub private_networks: Vec<String>,
@@ -187,6 +189,7 @@ impl PluginHost {
                     name,
                     file,
                     digest: problem.digest,
+                    previous: None,
                     topics: vec![],
                     hosts: vec![],
                     private_networks: vec![],
@@ -307,6 +310,7 @@ fn info(plugin: &Plugin) -> PluginInfo {
         name: version.name.to_string(),
         file: plugin.file.display().to_string(),
         digest: Some(version.digest.to_string()),
+        previous: version.previous.get().map(|digest| digest.to_string()),
         topics: manifest.topics.iter().map(ToString::to_string).collect(),
         hosts: manifest.grants.hosts.iter().map(ToString::to_string).collect(),
         private_networks: manifest.grants.private_networks.iter().map(ToString::to_string).collect(),

@@ -39,6 +39,8 @@ pub(crate) struct Memory {
     tried: BTreeMap<String, String>,
     /// Since when no scan has found it.
     missing: BTreeMap<String, Instant>,
+    /// Since when no scan has found its manifest, which was there before.
+    without_manifest: BTreeMap<String, Instant>,
     /// Good in itself, but its topics are another's: it serves as soon as they are free.
     colliding: BTreeMap<String, Candidate>,
     folder_problem: Option<String>,
@@ -69,7 +71,7 @@ pub(crate) enum Again {
     No,
 }
 
-/// A file that is gone is unloaded when it stays gone for so long: editors and rsync delete and create.
+/// A file that is gone counts as gone when it stays so for so long: editors and rsync delete and create.
 const MISSING_MAX: Duration = Duration::from_secs(2);
 
 impl Loader {
@@ -104,11 +106,19 @@ impl Loader {
         let before = self.registry.set.load_full();
         let newly_skipped = self.problems.skip(&looked.skipped);
         let again = if looked.unstable { Again::Soon } else { Again::No };
-        let (gone, again) = self.gone(memory, &before, &looked, again);
+        let (gone, mut again) = self.gone(memory, &before, &looked, again);
         self.forget(memory, &looked);
 
         let mut candidates = BTreeMap::new();
         for (name, found) in looked.found {
+            if memory.stamps.get(&name).is_some_and(|before| found.stamps.lost_manifest(before)) {
+                // Without it the plugin would serve another topic and reach nothing.
+                if memory.without_manifest.entry(name.clone()).or_insert_with(Instant::now).elapsed() < MISSING_MAX {
+                    again = Again::Soon;
+                    continue;
+                }
+            }
+            memory.without_manifest.remove(&name);
             memory.stamps.insert(name.clone(), found.stamps);
             let candidate = match found.content {
                 None => memory.colliding.get(&name).cloned(),
@@ -186,8 +196,11 @@ impl Loader {
             Some(why) => Err(why),
             None => self.validator.validate(name, file, &content).await,
         };
-        if validated.is_ok() {
+        if let Ok(version) = &validated {
             self.problems.clear(name);
+            if let Some(old) = serving {
+                version.previous.set(old.version.digest.clone()).ok();
+            }
         }
         match (validated, serving) {
             (Ok(version), Some(old)) if version.manifest.rollout.canary > 0.0 => {
@@ -309,6 +322,7 @@ impl Loader {
         memory.stamps.retain(|name, _| looked.found.contains_key(name));
         memory.tried.retain(|name, _| looked.found.contains_key(name));
         memory.colliding.retain(|name, _| looked.found.contains_key(name));
+        memory.without_manifest.retain(|name, _| looked.found.contains_key(name));
         self.problems.retain(|file| {
             looked.skipped.contains_key(file)
                 || file.strip_suffix(".wasm").is_some_and(|name| looked.found.contains_key(name))

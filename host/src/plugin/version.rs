@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{Admission, Blame, Claim, Health, MessageId, Outcome, safe_text};
@@ -26,6 +26,8 @@ pub(crate) struct Version {
     pub(crate) name: Arc<str>,
     /// SHA-256 over component and manifest, in hexadecimal.
     pub(crate) digest: Arc<str>,
+    /// The digest of the version that served before it, for whoever has to go back.
+    pub(crate) previous: OnceLock<Arc<str>>,
     pub(crate) manifest: Manifest,
     pub(crate) pre: HostSidePre<CallState>,
     pub(crate) egress: Arc<Egress>,
@@ -70,6 +72,7 @@ impl Version {
         Ok(Version {
             name: name.into(),
             digest: digest.into(),
+            previous: OnceLock::new(),
             egress: sandbox.egress(&manifest.grants),
             settings: Arc::new(settings.collect()),
             secret_names: manifest.grants.secrets.keys().cloned().collect(),
@@ -153,8 +156,11 @@ impl Version {
                     *blame = judged;
                     self.stats.note(error);
                     if judged == Blame::Plugin && !was_parked {
+                        let previous =
+                            self.previous.get().map(|digest| format!(" (before it served {})", &digest[..12]));
                         tracing::warn!(plugin = %self.name, digest = %self.digest, reason = %reason,
-                            "plugin {} fails by itself; its topics are parked, no attempt is spent: {error}", self.name);
+                            "plugin {}{} fails by itself; its topics are parked, no attempt is spent: {error}",
+                            self.name, previous.unwrap_or_default());
                     }
                 }
             }

@@ -68,15 +68,13 @@ fn row(plugin: &Value) -> Vec<String> {
         [list(&plugin["hosts"]), list(&plugin["private_networks"])].join(" ").trim().to_owned(),
         list(&plugin["secrets"]),
         limits,
-        match canary["digest"].is_string() {
-            true => format!(
-                "{}, on trial {}: {} calls, {} faults",
-                short(&plugin["digest"]),
-                short(&canary["digest"]),
-                canary["calls"],
-                canary["faults"]
-            ),
-            false => short(&plugin["digest"]),
+        if canary["digest"].is_string() {
+            let (digest, canary_digest) = (short(&plugin["digest"]), short(&canary["digest"]));
+            format!("{digest}, on trial {canary_digest}: {} calls, {} faults", canary["calls"], canary["faults"])
+        } else if plugin["state"] == "parked" && plugin["previous"].is_string() {
+            format!("{}, before it {}", short(&plugin["digest"]), short(&plugin["previous"]))
+        } else {
+            short(&plugin["digest"])
         },
         loaded.unwrap_or_default(),
         number(&plugin["calls"]),

@@ -8,8 +8,8 @@ use crate::stage::{PATIENCE, Stage};
 #[test]
 fn a_list_shows_name_digest_topics_grants_state_age_calls_and_faults_of_every_plugin() {
     let stage = Stage::sqlite();
-    stage.configure("[secrets]\nSHOP_KEY = { env = \"SHOP_KEY\" }");
-    let grants = "[grants]\nhosts = [\"https://hooks.example.com\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+    stage.configure("tcp = [\"127.0.0.1:4222\"]\n[secrets]\nSHOP_KEY = { env = \"SHOP_KEY\" }");
+    let grants = "[grants]\nhosts = [\"https://hooks.example.com\"]\nprivate_networks = [\"127.0.0.0/8\"]\ntcp = [\"127.0.0.1:4222\"]\n\
                   [grants.secrets]\nSHOP_KEY = []\n[limits]\nmemory = \"32MiB\"\ncpu = \"2s\"\ndeadline = \"5s\"\nconcurrency = 3\n";
     let verbs = guests::guest("verbs");
     stage.install("live", &verbs, &format!("topics = [\"live.*\"]\n{grants}"));
@@ -41,6 +41,7 @@ fn a_list_shows_name_digest_topics_grants_state_age_calls_and_faults_of_every_pl
     assert_eq!(live["digest"].as_str().map(str::len), Some(64));
     assert_eq!(live["hosts"], json!(["https://hooks.example.com"]));
     assert_eq!((&live["private_networks"], &live["secrets"]), (&json!(["127.0.0.0/8"]), &json!(["SHOP_KEY"])));
+    assert_eq!(live["tcp"], json!(["127.0.0.1:4222"]));
     let limits = json!({ "memory_bytes": 32 << 20, "cpu_ms": 2000, "deadline_ms": 5000, "concurrency": 3 });
     assert_eq!(live["limits"], limits);
     assert!(live["loaded_at_ms"].as_u64() > Some(1_700_000_000_000), "{live:#}");
@@ -51,7 +52,9 @@ fn a_list_shows_name_digest_topics_grants_state_age_calls_and_faults_of_every_pl
 
     let shown = list(&[]);
     let live_line = shown.lines().find(|line| line.starts_with("live")).expect("its line");
-    for word in ["live.*", "https://hooks.example.com", "127.0.0.0/8", "SHOP_KEY", "32 MiB, 2s of 5s", "20"] {
+    for word in
+        ["live.*", "https://hooks.example.com", "127.0.0.0/8", "127.0.0.1:4222", "SHOP_KEY", "32 MiB, 2s of 5s", "20"]
+    {
         assert!(live_line.contains(word), "{word}: {shown}");
     }
     assert!(shown.contains("on trial") && shown.contains("this is text"), "{shown}");

@@ -272,13 +272,12 @@ impl Loader {
         wanted.extend(candidates.iter().map(|(name, candidate)| (name.as_str(), candidate.plugin.clone())));
         let mut plugins: Vec<Arc<Plugin>> = wanted.into_values().collect();
         while let Some((i, j, error)) = PluginSet::conflict(&plugins) {
-            let is_new = |at: &usize| {
-                candidates.get(&*plugins[*at].version.name).is_some_and(|candidate| candidate.past == Past::IsNew)
-            };
+            let candidate = |at: &usize| candidates.get(&*plugins[*at].version.name);
+            let is_new = |at: &usize| candidate(at).is_some_and(|candidate| candidate.past == Past::IsNew);
             let mut offenders: Vec<usize> = [j, i].into_iter().filter(is_new).collect();
             if offenders.is_empty() {
-                // Two that have served, at different times. Dropping one ends the loop.
-                offenders.push(j);
+                // Both have served, at different times: the one that serves now stays. Dropping one ends the loop.
+                offenders.push([j, i].into_iter().find(|at| candidate(at).is_some()).unwrap_or(j));
             }
             for at in offenders {
                 let name = plugins[at].version.name.to_string();

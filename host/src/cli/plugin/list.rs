@@ -65,7 +65,7 @@ fn row(plugin: &Value) -> Vec<String> {
         text(&plugin["name"]),
         text(&plugin["state"]),
         list(&plugin["topics"]),
-        [list(&plugin["hosts"]), list(&plugin["private_networks"])].join(" ").trim().to_owned(),
+        ["hosts", "private_networks", "tcp"].map(|grant| list(&plugin[grant])).join(" ").trim().to_owned(),
         list(&plugin["secrets"]),
         limits,
         if canary["digest"].is_string() {

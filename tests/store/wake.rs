@@ -102,9 +102,35 @@ async fn a_relay_that_claims_now_and_then_stays_a_sleeper() {
     until_a_relay_sleeps(&store).await;
 
     for _ in 0..10 {
+        rest(&store).await;
         store.publish_one(draft(TOPIC)).await;
         store.claim_one().await;
         assert_eq!(sleepers(&store).await, 1);
+    }
+}
+
+/// Waits as a relay does that has nothing to do for a while.
+async fn rest(store: &TestStore) {
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
+        store.outbox.wait_for_work(Duration::from_millis(20)).await;
+    }
+}
+
+/// Longer than what was once said is believed.
+#[tokio::test]
+async fn a_sleeper_that_is_notified_all_the_time_is_still_believed() {
+    let store = TestStore::postgres().await;
+    quiet(&store).await;
+    until_a_relay_sleeps(&store).await;
+    let notify = format!("notify {}", outboxd_core::quoted(&store.options.table.channel()));
+    let until = Instant::now() + Duration::from_secs(17);
+
+    while Instant::now() < until {
+        store.execute(&notify).await.unwrap();
+        assert_eq!(sleepers(&store).await, 1);
+        store.outbox.wait_for_work(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

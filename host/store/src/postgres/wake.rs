@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outboxd_core::quoted;
@@ -29,11 +29,12 @@ const BELIEVED_FOR: Duration = Duration::from_secs(15);
 /// Each time twice as long: what such a commit waits is never more than it took itself, or the first of these.
 const LOOK_AGAIN_AFTER_MS: [u64; 8] = [4, 8, 16, 32, 64, 128, 256, 512];
 
-/// Claims that follow each other within this are a streak.
-const STREAK_GAP: Duration = Duration::from_millis(5);
+/// A relay that waited no longer than this before a claim has not rested.
+const REST: Duration = Duration::from_millis(5);
 
-/// After a streak so long the relay is busy: it says that it is awake, so that producers need not notify it. One that is not
-/// stays a sleeper while it claims: to say it for every message would cost two writes each, and a gap that nobody notifies in.
+/// A relay that has claimed so long without a rest is busy: it says that it is awake, so that producers need not notify it. One
+/// that is not stays a sleeper while it claims: to say it for every message would cost two writes each, and a gap that nobody
+/// notifies in.
 const BUSY_AFTER: Duration = Duration::from_millis(50);
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// the relay sleeps. Opens a new connection after any loss; meanwhile the poll finds what is due.
 pub(crate) struct Listener {
     asleep: watch::Sender<bool>,
-    streak: Mutex<Option<Streak>>,
+    pace: Mutex<Pace>,
     listens: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
@@ -61,7 +62,7 @@ impl Listener {
             asleep: told,
             up,
         };
-        Ok(Listener { asleep, streak: Mutex::default(), listens, task: tokio::spawn(work.listen()) })
+        Ok(Listener { asleep, pace: Mutex::default(), listens, task: tokio::spawn(work.listen()) })
     }
 
     pub(crate) fn state(&self) -> Listening {
@@ -70,19 +71,20 @@ impl Listener {
 
     /// The relay found nothing and is about to wait.
     pub(crate) fn asleep(&self) {
+        self.pace().waits(Instant::now());
         self.say(true);
     }
 
     /// The relay claimed something, and looks again before it waits.
     pub(crate) fn claimed(&self) {
-        let now = Instant::now();
-        // Sound if a holder panicked: it is replaced whole.
-        let mut streak = self.streak.lock().unwrap_or_else(PoisonError::into_inner);
-        let lasting = Streak::with_claim(*streak, now);
-        *streak = Some(lasting);
-        if lasting.is_busy() {
+        if self.pace().claims(Instant::now()) >= BUSY_AFTER {
             self.say(false);
         }
+    }
+
+    // Sound if a holder panicked: what it lacks then is one step.
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn say(&self, asleep: bool) {
@@ -90,21 +92,26 @@ impl Listener {
     }
 }
 
-/// Claims that followed each other closely.
-#[derive(Clone, Copy)]
-struct Streak {
-    first: Instant,
-    last: Instant,
+/// Since when a relay claims without a rest. It is not the time between its claims that counts: one whose slots are all used
+/// claims seldom, and is not asleep.
+#[derive(Default)]
+struct Pace {
+    busy_since: Option<Instant>,
+    /// Of the first wait since the last claim.
+    waits_since: Option<Instant>,
 }
 
-impl Streak {
-    fn with_claim(streak: Option<Streak>, now: Instant) -> Streak {
-        let goes_on = streak.filter(|streak| now.saturating_duration_since(streak.last) <= STREAK_GAP);
-        Streak { first: goes_on.map_or(now, |streak| streak.first), last: now }
+impl Pace {
+    fn waits(&mut self, now: Instant) {
+        self.waits_since.get_or_insert(now);
     }
 
-    fn is_busy(&self) -> bool {
-        self.last.saturating_duration_since(self.first) >= BUSY_AFTER
+    /// Answers how long it has claimed without a rest.
+    fn claims(&mut self, now: Instant) -> Duration {
+        if self.waits_since.take().is_some_and(|since| now.saturating_duration_since(since) > REST) {
+            self.busy_since = None;
+        }
+        now.saturating_duration_since(*self.busy_since.get_or_insert(now))
     }
 }
 
@@ -174,9 +181,11 @@ impl Work {
         self.asleep.mark_changed();
         let mut looks = [].iter();
         let mut look = None;
+        let mut said_at = Instant::now();
         loop {
-            let now = Instant::now();
-            let next = look.unwrap_or(now + PROBE_AFTER);
+            // From when it was last said: what is received does not put it off, or a sleeper with much to hear would not be
+            // believed any more.
+            let next = look.unwrap_or(said_at + PROBE_AFTER);
             tokio::select! {
                 // Receiving may be dropped: it takes a message whole or not at all.
                 received = listener.try_recv() => match received {
@@ -191,7 +200,7 @@ impl Work {
                     if let Err(error) = self.say(listener).await {
                         return error;
                     }
-                    let said_at = Instant::now();
+                    said_at = Instant::now();
                     looks = if *self.asleep.borrow() { LOOK_AGAIN_AFTER_MS.iter() } else { [].iter() };
                     look = looks.next().map(|after| said_at + Duration::from_millis(*after));
                 }
@@ -200,9 +209,12 @@ impl Work {
                         self.signal.nudge();
                         look = looks.next().map(|after| looked + Duration::from_millis(*after));
                     }
-                    None => if let Err(error) = self.say(listener).await {
-                        return error;
-                    },
+                    None => {
+                        if let Err(error) = self.say(listener).await {
+                            return error;
+                        }
+                        said_at = Instant::now();
+                    }
                 },
             }
         }
@@ -228,29 +240,35 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Whether the relay is busy after claims with these pauses between them.
-    fn busy_after(gaps: &[Duration]) -> bool {
-        let mut now = Instant::now();
-        let mut streak = Streak::with_claim(None, now);
-        for gap in gaps {
-            now += *gap;
-            streak = Streak::with_claim(Some(streak), now);
-        }
-        streak.is_busy()
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_relay_that_claims_without_a_rest_is_busy_however_seldom_it_claims() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+
+        assert_eq!(pace.claims(start), Duration::ZERO);
+        assert_eq!(pace.claims(start + 20 * MS), 20 * MS);
+        assert_eq!(pace.claims(start + 520 * MS), 520 * MS);
     }
 
     #[test]
-    fn a_relay_is_busy_once_its_claims_have_followed_each_other_for_a_while() {
-        assert!(!busy_after(&[]));
-        assert!(!busy_after(&[Duration::from_millis(5); 9]));
-        assert!(busy_after(&[Duration::from_millis(5); 10]));
+    fn a_short_wait_is_no_rest_and_a_long_one_is() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        pace.claims(start);
+
+        pace.waits(start + 10 * MS);
+        assert_eq!(pace.claims(start + 15 * MS), 15 * MS);
+        pace.waits(start + 20 * MS);
+        assert_eq!(pace.claims(start + 26 * MS), Duration::ZERO);
     }
 
     #[test]
-    fn a_pause_between_claims_ends_the_streak() {
-        assert!(!busy_after(&[Duration::from_millis(6); 100]));
-        let mut gaps = [Duration::from_millis(5); 15];
-        gaps[8] = Duration::from_millis(6);
-        assert!(!busy_after(&gaps));
+    fn waits_that_end_without_a_claim_are_one() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        pace.claims(start);
+
+        pace.waits(start + 10 * MS);
+        pace.waits(start + 14 * MS);
+        assert_eq!(pace.claims(start + 16 * MS), Duration::ZERO);
     }
 }

@@ -91,6 +91,29 @@ async fn after_a_restart_the_one_that_served_before_it_serves_again() {
 }
 
 #[tokio::test]
+async fn what_waited_for_its_topics_is_kept_for_the_next_start_once_it_serves() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = || {
+        let options = PluginOptions { cache_dir: Some(kept.path().into()), ..options_of(dir.path()) };
+        PluginHost::start(options).unwrap()
+    };
+    put(dir.path(), "a", "\"orders\"");
+    let host = start();
+    host.scan_once().await;
+    put(dir.path(), "b", "\"orders\"");
+    host.scan_once().await;
+    put(dir.path(), "a", "\"bills\"");
+    host.scan_once().await;
+    assert_eq!(deliver(&host, "orders").await, answer("b"));
+
+    std::fs::write(dir.path().join("b.wasm"), "half a file").unwrap();
+    let next = start();
+    next.scan_once().await;
+
+    assert_eq!(deliver(&next, "orders").await, answer("b"));
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_said_once_for_each_content() {
     let logs = watch_logs();
     let dir = tempfile::tempdir().unwrap();

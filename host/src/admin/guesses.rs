@@ -59,7 +59,7 @@ fn is_over(wrong: &Wrong) -> bool {
 }
 
 /// An IPv6 host may choose among the addresses of its /64, so they count as one.
-fn network(peer: IpAddr) -> IpAddr {
+pub(super) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address => address,

@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 use tracing::warn;
 
+use super::guesses::network;
+
 /// Connections at once, in all and of one address. Further ones are closed at once.
 const CONNECTIONS_MAX: usize = 128;
 const CONNECTIONS_OF_ONE_MAX: usize = 32;
@@ -87,27 +89,28 @@ struct Seats(Mutex<HashMap<IpAddr, usize>>);
 
 struct Seat {
     seats: Arc<Seats>,
-    peer: IpAddr,
+    network: IpAddr,
 }
 
 impl Seat {
     fn take(seats: &Arc<Seats>, peer: IpAddr) -> Option<Seat> {
         let mut taken = seats.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_one = taken.get(&peer).copied().unwrap_or(0);
+        let network = network(peer);
+        let of_one = taken.get(&network).copied().unwrap_or(0);
         if of_one >= CONNECTIONS_OF_ONE_MAX || taken.values().sum::<usize>() >= CONNECTIONS_MAX {
             return None;
         }
-        taken.insert(peer, of_one + 1);
-        Some(Seat { seats: seats.clone(), peer })
+        taken.insert(network, of_one + 1);
+        Some(Seat { seats: seats.clone(), network })
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut taken = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match taken.get_mut(&self.peer) {
+        match taken.get_mut(&self.network) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(taken.remove(&self.peer)),
+            _ => drop(taken.remove(&self.network)),
         }
     }
 }
@@ -129,5 +132,15 @@ mod tests {
         assert_eq!(greedy.len() + others.len(), CONNECTIONS_MAX);
         drop((greedy, others));
         assert!(seats.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_share_their_seats() {
+        let seats = Arc::new(Seats::default());
+        let peers = (0..=u16::MAX).map(|n| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, n]));
+
+        let taken: Vec<Seat> = peers.map_while(|peer| Seat::take(&seats, peer)).collect();
+
+        assert_eq!(taken.len(), CONNECTIONS_OF_ONE_MAX);
     }
 }

@@ -156,7 +156,7 @@ impl PluginHost {
         self.loader.scan().await;
     }
 
-    /// The same as if for the first time: what was refused is tried again, in case the reason lay elsewhere.
+    /// The same, and what was refused is tried again, in case the reason lay elsewhere. What serves is not.
     pub async fn scan_anew(&self) {
         self.loader.forget_stamps().await;
         self.loader.scan().await;

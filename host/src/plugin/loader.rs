@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::cache::Cache;
-use super::folder::{Content, Look, Stamps, look};
+use super::folder::{Content, Look, Stamps, look, read_one};
 use super::problems::{Meanwhile, Problems, Said};
 use super::registry::{Canary, Plugin, PluginSet, Registry};
 use super::rollout::Trial;
@@ -51,7 +51,7 @@ pub(crate) struct Memory {
 #[derive(Clone)]
 struct Candidate {
     plugin: Arc<Plugin>,
-    /// What it was made of, where that is to be kept for the next start.
+    /// What it was made of, where that is to be kept for the next start. Not held while it waits for its topics.
     content: Option<Content>,
     past: Past,
 }
@@ -134,8 +134,13 @@ impl Loader {
             let candidate = self.last_good(name, &self.dir.join(&file)).await;
             candidates.extend(candidate.map(|candidate| (name.to_string(), candidate)));
         }
-        for (name, content) in self.swap(memory, &gone, candidates) {
-            self.keep_good(&name, content).await;
+        let waited: Vec<String> = memory.colliding.keys().cloned().collect();
+        for (name, candidate) in self.swap(memory, &gone, candidates) {
+            match candidate.content {
+                Some(content) => self.keep_good(&name, content).await,
+                None if waited.contains(&name) => self.keep_good_again(&name, &candidate.plugin).await,
+                None => {}
+            }
         }
         again
     }
@@ -156,8 +161,8 @@ impl Loader {
             self.cache.forget_good(&self.dir, name);
             gone.push(name.to_string());
         }
-        if !memory.has_looked {
-            // What was removed while no relay ran is not to come back either.
+        if !memory.has_looked && !looked.unstable {
+            // What was removed while no relay ran is not to come back either. A file that changes as it is read is there.
             self.cache.forget_all_good_but(&self.dir, is_there);
             memory.has_looked = true;
         }
@@ -256,13 +261,25 @@ impl Loader {
         }
     }
 
-    /// Swaps the candidates in, but for new ones whose topics collide: their predecessors stay. Answers what is to be kept.
+    /// Keeps what waited for its topics, whose component was not held in memory meanwhile.
+    async fn keep_good_again(&self, name: &str, plugin: &Plugin) {
+        let file = plugin.file.clone();
+        let read = tokio::task::spawn_blocking(move || read_one(&file)).await;
+        // What has changed since is the next scan's.
+        if let Ok(Ok((_, content))) = read
+            && content.digest == *plugin.version.digest
+        {
+            self.keep_good(name, content).await;
+        }
+    }
+
+    /// Swaps the candidates in, but for new ones whose topics collide: their predecessors stay. Answers what was swapped in.
     fn swap(
         &self,
         memory: &mut Memory,
         gone: &[String],
         mut candidates: BTreeMap<String, Candidate>,
-    ) -> Vec<(String, Content)> {
+    ) -> BTreeMap<String, Candidate> {
         let _one = self.registry.changing.lock().unwrap_or_else(PoisonError::into_inner);
         // As it is now: a trial may have ended while files were read, and what it came to stays.
         let now = self.registry.set.load_full();
@@ -298,7 +315,7 @@ impl Loader {
         }
         tell(&now.plugins, &plugins);
         self.registry.set.store(Arc::new(PluginSet { plugins }));
-        candidates.into_iter().filter_map(|(name, candidate)| Some((name, candidate.content?))).collect()
+        candidates
     }
 
     fn refuse_colliding(
@@ -313,7 +330,7 @@ impl Loader {
         let Plugin { version, canary, .. } = &*candidate.plugin;
         let digest = canary.as_ref().map_or(&version.digest, |canary| &canary.version.digest).clone();
         self.problems.refuse(name, &digest, error, said, meanwhile);
-        memory.colliding.insert(name.into(), candidate);
+        memory.colliding.insert(name.into(), Candidate { content: None, ..candidate });
     }
 
     /// Drops what is remembered of files that are there no more.

@@ -24,6 +24,7 @@ use std::time::Duration;
 use clap::Parser;
 use report::Report;
 use stage::Stage;
+use tokio_util::sync::CancellationToken;
 
 #[derive(Parser)]
 #[command(about = "Measures a relay and its baselines")]
@@ -76,6 +77,9 @@ fn main() {
 }
 
 async fn measure(args: &Args) -> Report {
+    // As in `outboxd run`: what counting costs is part of every number.
+    let metrics = outboxd::metrics::install().expect("nothing else counts here");
+    tokio::spawn(outboxd::metrics::upkeep_until(metrics, CancellationToken::new()));
     // A server only for what needs one.
     let stage = LazyCell::new(Stage::start);
     let mut report = Report::default();

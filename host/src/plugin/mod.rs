@@ -48,6 +48,7 @@ mod sockets;
 mod state;
 mod threads;
 mod trust;
+mod usage;
 mod validator;
 mod version;
 mod watch;

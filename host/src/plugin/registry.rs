@@ -266,9 +266,7 @@ impl Guest {
         let digest = Some(self.version.digest.clone());
         match called {
             Ok(report) => {
-                let labels = [("topic", claim.message.topic.clone()), ("plugin", self.version.name.to_string())];
-                metrics::histogram!("outboxd_guest_cpu_seconds", &labels).record(report.cpu.as_secs_f64());
-                metrics::histogram!("outboxd_guest_memory_bytes", &labels).record(report.memory as f64);
+                self.version.usage.note(&claim.message.topic, report.cpu, report.memory);
                 let evidence = report.verdict.evidence;
                 let handled = Handled {
                     outcome: self.version.file(report.verdict, claim.message.id),

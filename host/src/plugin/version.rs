@@ -19,6 +19,7 @@ use super::outcome::{Evidence, Verdict};
 use super::reuse::Idle;
 use super::sandbox::Sandbox;
 use super::state::CallState;
+use super::usage::Usage;
 use crate::handler::CallControl;
 
 /// One content of a plugin, ready to be called: compiled, linked, granted.
@@ -34,6 +35,7 @@ pub(crate) struct Version {
     pub(crate) settings: Arc<WasiConfigVariables>,
     pub(crate) secret_names: Arc<[String]>,
     pub(crate) stats: Stats,
+    pub(crate) usage: Usage,
     /// Instances between two messages.
     pub(crate) idle: Idle,
     health: Mutex<Health>,
@@ -79,6 +81,7 @@ impl Version {
             pre,
             manifest,
             stats: Stats::default(),
+            usage: Usage::new(name.into()),
             idle: Idle::default(),
             health: Mutex::default(),
             told: Mutex::default(),

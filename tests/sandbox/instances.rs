@@ -4,7 +4,7 @@ use outboxd::plugin::SandboxOptions;
 use outboxd_core::Outcome;
 
 use crate::guest::build;
-use crate::harness::{cache, call, load, load_with, options, word};
+use crate::harness::{cache, call, error, load, load_with, options, word};
 
 /// Counts its calls in a global, and answers with the count as one digit.
 const COUNTS: &str = "(global $n (mut i32) (i32.const 0))
@@ -61,6 +61,27 @@ async fn every_limit_starts_anew_for_each_message_of_a_reused_instance() {
     for _ in 0..10 {
         assert_eq!(call(&plugin, "{}").await.outcome, Outcome::Success);
     }
+}
+
+/// Answers with the eight bytes of a payload that the call before kept, after a letter of its own, and keeps its own.
+const KEEPS_ITS_PAYLOAD: &str = "(func $main (result i32)
+    (i32.store8 (i32.const 1024) (i32.const 61))
+    (i64.store (i32.const 1025) (i64.load (i32.const 2048)))
+    (i64.store (i32.const 2048) (i64.load (global.get $payload)))
+    (call $cancel (i32.const 1024) (i32.const 9)))";
+
+#[tokio::test]
+async fn what_a_reused_instance_keeps_is_its_own_memory() {
+    let reused = load(KEEPS_ITS_PAYLOAD, "[instances]\nreuse = 8").await.unwrap();
+    let fresh = load(KEEPS_ITS_PAYLOAD, "").await.unwrap();
+
+    for plugin in [&reused, &fresh] {
+        call(plugin, "1234567890").await;
+    }
+
+    assert_eq!(call(&reused, "{}").await.outcome, cancelled("=12345678"));
+    let nothing = call(&fresh, "{}").await.outcome;
+    assert!(!error(&nothing).contains("1234"), "{nothing:?}");
 }
 
 /// Looks through all of its memory for what the payload begins with, then writes the payload to the end of its memory.

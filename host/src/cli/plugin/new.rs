@@ -25,7 +25,8 @@ pub fn new(name: &str, lang: Lang) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the folder with all its files, or leaves nothing behind that would stand in the way of another try.
+/// Makes the folder with all its files, of two for the same path the later one, or leaves nothing behind that would stand in
+/// the way of another try.
 fn make(dir: &Path, files: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<()> {
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -71,5 +72,15 @@ mod tests {
         assert!(!dir.exists());
         make(&dir, [file("README.md")]).unwrap();
         assert!(dir.join("README.md").exists());
+    }
+
+    #[test]
+    fn a_languages_own_manifest_takes_the_place_of_the_common_one() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("orders");
+
+        make(&dir, [("orders.toml".into(), "common".into()), ("orders.toml".into(), "python".into())]).unwrap();
+
+        assert_eq!(std::fs::read_to_string(dir.join("orders.toml")).unwrap(), "python");
     }
 }

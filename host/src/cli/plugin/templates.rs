@@ -63,7 +63,9 @@ const JS: &[File] = files!("plugins/templates/js":
     "plugin.js",
 );
 
+// Its manifest is written over the common one.
 const PYTHON: &[File] = files!("plugins/templates/python":
+    "{{name}}.toml" = "manifest.toml",
     ".gitignore" = "gitignore",
     "README.md",
     "app.py",

@@ -128,23 +128,50 @@ impl Handler for Native {
 /// Those whose tools can be had here.
 fn languages(folder: &Path) -> Vec<Language> {
     let mut languages = vec![Language { name: "Rust", component: guests::guest("parse") }];
-    let handlers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/bench/handlers"));
-    let wit = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit/v1"));
+    if let Some(clang) = tools::tool("clang") {
+        languages.push(Language { name: "C", component: project(folder, "c", "handler.c", &clang) });
+    }
+    if let Some(go) = tools::tool("go") {
+        languages.push(Language { name: "Go", component: project(folder, "go", "plugin.go", &go.join("bin")) });
+    }
+    let wit = root().join("wit/v1");
     if let Some(tool) = tools::tool("componentize-qjs") {
         let component = folder.join("js.wasm");
         let mut build = Command::new(tool.join("node_modules/.bin/componentize-qjs"));
-        build.arg("--wit").arg(wit).args(["-n", "plugin", "--sync", "--js"]).arg(handlers.join("parse.js"));
+        build.arg("--wit").arg(&wit).args(["-n", "plugin", "--sync", "--js"]).arg(handlers().join("parse.js"));
         run(build.arg("-o").arg(&component));
         languages.push(Language { name: "JavaScript", component });
     }
     if let Some(tool) = tools::tool("componentize-py") {
         let component = folder.join("py.wasm");
         let mut build = Command::new(tool.join("bin/componentize-py"));
-        build.arg("-d").arg(wit).args(["-w", "plugin", "componentize", "parse", "-p"]).arg(handlers);
+        build.arg("-d").arg(wit).args(["-w", "plugin", "componentize", "parse", "-p"]).arg(handlers());
         run(build.arg("-o").arg(&component));
         languages.push(Language { name: "Python", component });
     }
     languages
+}
+
+/// The component of a project as `plugin new` makes it, with our handler for its `file` and the language's `tools`.
+fn project(folder: &Path, language: &str, file: &str, tools: &Path) -> PathBuf {
+    let outboxd = Path::new(env!("CARGO_BIN_EXE_outboxd"));
+    let name = format!("in-{language}");
+    run(Command::new(outboxd).args(["plugin", "new", &name, "--lang", language]).current_dir(folder));
+    let handler = handlers().join("parse").with_extension(language);
+    std::fs::copy(handler, folder.join(&name).join(file)).expect("the handler is copied");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = [tools, outboxd.parent().expect("a folder")].map(Path::to_owned);
+    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path))).expect("a path");
+    run(Command::new(folder.join(&name).join("build")).env("PATH", path));
+    folder.join(&name).join(name).with_extension("wasm")
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn handlers() -> PathBuf {
+    root().join("tests/bench/handlers")
 }
 
 fn run(command: &mut Command) {

@@ -13,6 +13,7 @@ use outboxd_core::{
 use uuid::Uuid;
 
 pub const RELAYS: usize = 2;
+pub const MAX_MESSAGES: usize = 3;
 pub const MAX_ATTEMPTS: u32 = 3;
 pub const MAX_LAPSES: u32 = 2;
 
@@ -58,8 +59,8 @@ pub enum Write {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Task {
     pub message: u8,
-    attempt: u8,
-    has_the_lease: bool,
+    pub attempt: u8,
+    pub has_the_lease: bool,
     /// A person discarded the message: the relay learns it when it renews.
     pub was_discarded: bool,
     /// The relay believes in its lease, on its own clock.
@@ -72,7 +73,7 @@ pub struct Task {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Relay {
     pub is_paused: bool,
-    is_stopping: bool,
+    pub is_stopping: bool,
     pub task: Option<Task>,
 }
 
@@ -88,6 +89,8 @@ pub enum Event {
     ClaimAnswerLost,
     Refused,
     Succeeded,
+    /// It did not succeed, and the result says delivered.
+    FailedAndDelivered,
     /// Succeeded again, and nothing was done that explains it.
     CameTwice,
     Failed,
@@ -138,7 +141,7 @@ impl<const N: usize> World<N> {
     }
 
     /// The same for every naming of the relays.
-    fn sorted(mut self) -> Self {
+    pub fn sorted(mut self) -> Self {
         self.relays.sort_unstable();
         self
     }
@@ -152,7 +155,7 @@ impl<const N: usize> World<N> {
         for message in 0..N {
             self.next_of_message(message, rules, &mut next);
         }
-        next.into_iter().map(|(event, world)| (event, world.sorted())).collect()
+        next
     }
 
     fn next_of_relay(&self, relay: usize, rules: Rules, next: &mut Vec<(Event, World<N>)>) {
@@ -190,11 +193,17 @@ impl<const N: usize> World<N> {
         match task.result {
             None => {
                 for (event, outcome) in outcomes(me.is_stopping) {
-                    let mut world = with_task(Some(Task { result: Some(decided(outcome, task.attempt)), ..task }));
+                    let result = decided(outcome, task.attempt);
+                    let mut world = with_task(Some(Task { result: Some(result), ..task }));
                     let row = &mut world.rows[task.message as usize];
                     let came_twice = event == Event::Succeeded && row.has_succeeded && !row.may_repeat;
                     row.has_succeeded |= event == Event::Succeeded;
-                    next.push((if came_twice { Event::CameTwice } else { event }, world));
+                    let is_wrong = result == Write::Delivered && event != Event::Succeeded;
+                    next.push(match (came_twice, is_wrong) {
+                        (true, _) => (Event::CameTwice, world),
+                        (_, true) => (Event::FailedAndDelivered, world),
+                        _ => (event, world),
+                    });
                 }
                 if !task.is_trusted {
                     next.push((Event::FoundLost, with_task(None)));

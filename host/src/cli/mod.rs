@@ -24,6 +24,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{Cli, Command};
+// For tests/fuzz.
+#[doc(hidden)]
+pub use message_texts::{story, without_password};
 pub use settings::WrongSettings;
 
 use crate::logging;

@@ -24,6 +24,8 @@ mod cpu;
 pub mod egress;
 mod engine;
 mod folder;
+#[doc(hidden)]
+pub mod fuzzing;
 mod golden;
 mod grants;
 #[cfg(test)]

@@ -129,7 +129,7 @@ async fn a_direct_url_listens_past_the_pooler() {
     let Some((store, options)) = pooled().await else { return };
     let listen_url = Some(store.options.url.clone());
     let relay = Store::connect(&StoreOptions { notify: Notify::Listen, listen_url, ..options }).await.unwrap();
-    relay.outbox.wait_for_work(Duration::from_millis(1)).await;
+    relay.outbox.wait_for_work(Duration::from_millis(30)).await;
     crate::wake::until_a_relay_sleeps(&store).await;
     while relay.outbox.wait_for_work(Duration::from_millis(300)).await == Wake::Notify {}
 

@@ -189,7 +189,7 @@ async fn a_message_is_seen_when_it_is_committed_however_late() {
 async fn a_prepared_transaction_publishes_when_it_is_committed_though_a_relay_sleeps() {
     let store = TestStore::postgres().await;
     let mut connection = store.postgres_connection().await;
-    store.outbox.wait_for_work(Duration::from_millis(1)).await;
+    store.outbox.wait_for_work(Duration::from_millis(30)).await;
     wake::until_a_relay_sleeps(&store).await;
     // In the simple protocol and in the extended one.
     for (protocol, name) in ["simple", "extended"].iter().zip(["a", "b"]) {

@@ -111,9 +111,9 @@ async fn a_relay_that_claims_now_and_then_stays_a_sleeper() {
 
 /// Waits as a relay does that has nothing to do for a while.
 async fn rest(store: &TestStore) {
-    let until = Instant::now() + Duration::from_millis(20);
+    let until = Instant::now() + Duration::from_millis(30);
     while Instant::now() < until {
-        store.outbox.wait_for_work(Duration::from_millis(20)).await;
+        store.outbox.wait_for_work(Duration::from_millis(30)).await;
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_sleeper_that_is_notified_all_the_time_is_still_believed() {
 #[tokio::test]
 async fn a_busy_relay_says_that_it_is_awake_and_is_not_notified() {
     let store = TestStore::postgres().await;
-    store.outbox.wait_for_work(Duration::from_millis(1)).await;
+    store.outbox.wait_for_work(Duration::from_millis(30)).await;
     until_a_relay_sleeps(&store).await;
     let mut other = sqlx::postgres::PgListener::connect(&store.options.url).await.unwrap();
     other.listen(&store.options.table.channel()).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_busy_relay_says_that_it_is_awake_and_is_not_notified() {
 async fn one_relay_that_wakes_does_not_speak_for_another_that_sleeps() {
     let store = TestStore::postgres().await;
     let other = store.another().await;
-    let wait = Duration::from_millis(1);
+    let wait = Duration::from_millis(30);
     store.outbox.wait_for_work(wait).await;
     other.outbox.wait_for_work(wait).await;
     let until = async |count: i64| {
@@ -178,7 +178,7 @@ async fn one_relay_that_wakes_does_not_speak_for_another_that_sleeps() {
 #[tokio::test]
 async fn one_transaction_notifies_once_and_a_delayed_message_nobody() {
     let store = TestStore::postgres().await;
-    store.outbox.wait_for_work(Duration::from_millis(1)).await;
+    store.outbox.wait_for_work(Duration::from_millis(30)).await;
     until_a_relay_sleeps(&store).await;
     let mut other = sqlx::postgres::PgListener::connect(&store.options.url).await.unwrap();
     other.listen(&store.options.table.channel()).await.unwrap();

@@ -47,7 +47,8 @@ pub trait OutboxStore: Send + Sync {
     /// Answers in the order of `released`, which name no message twice. Takes `Released` only.
     async fn release(&self, released: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
 
-    /// Returns when something may be due, or after `at_most`, and says which. Early returns are harmless.
+    /// Returns when something may be due, or after `at_most`, and says which. Early returns are harmless. Of a wait of less
+    /// than 25 ms producers are not told: they need not wake anybody for it.
     ///
     /// May be dropped: it waits on a signal that the listener's own task raises, never on the database itself. A signal
     /// raised while nobody waits is kept for the next wait.

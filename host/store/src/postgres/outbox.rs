@@ -128,7 +128,7 @@ impl OutboxStore for Postgres {
 
     async fn wait_for_work(&self, at_most: Duration) -> Wake {
         if let Some(listener) = &self.listener {
-            listener.asleep();
+            listener.asleep(at_most);
         }
         self.signal.wait(at_most).await
     }

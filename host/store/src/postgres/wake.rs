@@ -29,6 +29,9 @@ const BELIEVED_FOR: Duration = Duration::from_secs(15);
 /// Each time twice as long: what such a commit waits is never more than it took itself, or the first of these.
 const LOOK_AGAIN_AFTER_MS: [u64; 8] = [4, 8, 16, 32, 64, 128, 256, 512];
 
+/// A relay that looks again so soon needs no wake: of such a wait producers are not told.
+const SHORT: Duration = Duration::from_millis(25);
+
 /// A relay that waited no longer than this before a claim has not rested.
 const REST: Duration = Duration::from_millis(5);
 
@@ -70,9 +73,11 @@ impl Listener {
     }
 
     /// The relay found nothing and is about to wait.
-    pub(crate) fn asleep(&self) {
-        self.pace().waits(Instant::now());
-        self.say(true);
+    pub(crate) fn asleep(&self, at_most: Duration) {
+        if at_most >= SHORT {
+            self.pace().waits(Instant::now());
+            self.say(true);
+        }
     }
 
     /// The relay claimed something, and looks again before it waits.

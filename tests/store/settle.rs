@@ -12,6 +12,7 @@ on_every_store! {
     a_retry_is_due_after_its_delay_and_keeps_its_attempt
     a_dead_letter_keeps_reason_and_error
     one_settle_writes_many_results_and_answers_in_their_order
+    thousands_of_results_are_settled_before_their_statement_times_out
     a_lease_settles_once
     a_lost_lease_changes_nothing
     a_late_result_lands_while_nobody_has_taken_the_message
@@ -92,6 +93,19 @@ async fn one_settle_writes_many_results_and_answers_in_their_order(store: TestSt
     }
     assert_eq!(states, [State::Delivered, State::Pending, State::Dead, State::Dead]);
     assert!(store.outbox.settle(&[]).await.unwrap().is_empty());
+}
+
+/// A plan that compares each row with each settlement takes more than twice its time.
+async fn thousands_of_results_are_settled_before_their_statement_times_out(store: TestStore) {
+    store.publish(vec![draft(TOPIC); 6000]).await;
+    for transition in [retry(Duration::ZERO), Transition::Delivered] {
+        let claims = store.claim(6000).await;
+        let settlements: Vec<_> = claims.iter().map(|claim| settlement(claim, transition.clone())).collect();
+
+        let statuses = store.outbox.settle(&settlements).await.unwrap();
+
+        assert_eq!(statuses, vec![LeaseStatus::Held; 6000]);
+    }
 }
 
 async fn a_lease_settles_once(store: TestStore) {

@@ -32,6 +32,7 @@ const SQLITE_FENCE_BY_ATTEMPTS: &str = "and m.attempts = s.value ->> '$.entry.at
 #[rustfmt::skip]
 const EDITS: &[Edit] = &[
     postgres(1, "settle", POSTGRES_FENCE, ""),
+    postgres(1, "settle_delete", POSTGRES_FENCE, ""),
     sqlite(1, "settle", SQLITE_FENCE, ""),
     postgres(2, "release", POSTGRES_FENCE, POSTGRES_FENCE_BY_ATTEMPTS),
     sqlite(2, "release", SQLITE_FENCE, SQLITE_FENCE_BY_ATTEMPTS),

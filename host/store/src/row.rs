@@ -201,6 +201,11 @@ impl Change {
         }
     }
 
+    /// Whether it deletes its message, and its key need not rest.
+    pub(crate) fn only_deletes(&self) -> bool {
+        self.state == "deleted" && self.rest_ms == 0
+    }
+
     /// What a settle takes, in the order of the ids. A release among them is a mistake of the caller's.
     pub(crate) fn settles(settlements: &[Settlement], on_delivered: OnDelivered) -> Result<Vec<Self>, StoreError> {
         if settlements.iter().any(|settlement| matches!(settlement.transition, Transition::Released { .. })) {

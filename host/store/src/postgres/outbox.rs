@@ -85,22 +85,12 @@ impl OutboxStore for Postgres {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
-        let changes = Columns::from(Change::settles(settlements, self.on_delivered)?);
-        let sql = AssertSqlSafe(self.sql.settle.clone());
-        let prepared = self.prepared;
-        let rows: Vec<HeldRow> = self
-            .settles
-            .run(move |connection| {
-                let query = sqlx::query_as(sql)
-                    .persistent(prepared)
-                    .bind(changes.ids)
-                    .bind(changes.lease_ids)
-                    .bind(changes.states);
-                let query =
-                    query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
-                Box::pin(query.bind(changes.frees_key).bind(changes.rest_ms).fetch_all(connection))
-            })
-            .await?;
+        let changes = Change::settles(settlements, self.on_delivered)?;
+        let rows = if changes.iter().all(Change::only_deletes) {
+            self.delete(&changes).await?
+        } else {
+            self.settle_any(changes).await?
+        };
         if lets_go_on(settlements) {
             self.signal.raise();
         }
@@ -174,6 +164,36 @@ impl Postgres {
             })
             .await?;
         Ok((unknown, arranged.max(0) as u64))
+    }
+
+    /// Settles whatever it is; answers which of the leases were held.
+    async fn settle_any(&self, changes: Vec<Change>) -> Result<Vec<HeldRow>, StoreError> {
+        let changes = Columns::from(changes);
+        let (sql, prepared) = (AssertSqlSafe(self.sql.settle.clone()), self.prepared);
+        self.settles
+            .run(move |connection| {
+                let query = sqlx::query_as(sql)
+                    .persistent(prepared)
+                    .bind(changes.ids)
+                    .bind(changes.lease_ids)
+                    .bind(changes.states);
+                let query =
+                    query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
+                Box::pin(query.bind(changes.frees_key).bind(changes.rest_ms).fetch_all(connection))
+            })
+            .await
+    }
+
+    /// Settles what is only deleted; answers which of the leases were held.
+    async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow>, StoreError> {
+        let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
+            changes.iter().map(|change| (change.id.0, change.lease_id.0)).unzip();
+        let (sql, prepared) = (AssertSqlSafe(self.sql.settle_delete.clone()), self.prepared);
+        self.settles
+            .run(move |connection| {
+                Box::pin(sqlx::query_as(sql).persistent(prepared).bind(ids).bind(lease_ids).fetch_all(connection))
+            })
+            .await
     }
 }
 

@@ -86,9 +86,11 @@ impl OutboxStore for Sqlite {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        let deletes = changes.iter().any(|change| change.state == "deleted").then(|| self.sql.settle_delete.clone());
-        let rows =
-            self.change_held(&changes, std::iter::once(self.sql.settle.clone()).chain(deletes).collect()).await?;
+        let rows = if changes.iter().all(Change::only_deletes) {
+            self.delete(&changes).await?
+        } else {
+            self.change_held(&changes, vec![self.sql.settle.clone(), self.sql.settle_delete.clone()]).await?
+        };
         if lets_go_on(settlements) {
             self.signal.raise();
         }
@@ -134,6 +136,18 @@ impl Sqlite {
             Box::pin(query.fetch_all(connection))
         })
         .await
+    }
+
+    /// Settles what is only deleted; answers which of the leases were held. In one statement, but for messages that are the
+    /// heads of their keys.
+    async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow>, StoreError> {
+        let (all, sql) = (json(changes), AssertSqlSafe(self.sql.settle_unordered.clone()));
+        let mut rows: Vec<HeldRow> =
+            self.write(move |connection| Box::pin(sqlx::query_as(sql).bind(all).fetch_all(connection))).await?;
+        if rows.len() < changes.len() {
+            rows.extend(self.change_held(changes, vec![self.sql.settle_delete.clone()]).await?);
+        }
+        Ok(rows)
     }
 
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.

@@ -4,7 +4,8 @@
 --
 -- Keys are locked first, and then seen as they are now, not as they were when the statement began; messages are locked before
 -- anything is decided about them. Nothing ever waits for a lock, so that nothing can wait in a circle: what is locked is left
--- for the next time. Whatever looks for one key is written so that no plan reads all keys.
+-- for the next time. Whatever looks for one key is written so that no plan reads all keys, and what joins these lists so that
+-- it is hashed: the planner takes each of them for a row or two.
 with lane as materialized (
     select asked.topic from unnest($1::text[]) as asked (topic)
 ),
@@ -70,7 +71,7 @@ chosen as materialized (
 ),
 -- It may have ended meanwhile: then its state says so once it is locked.
 next as materialized (
-    select o.id, o.topic, o.key, o.state
+    select o.id, o.state
     from {table} as o
     where o.id = any (array(select chosen.first from chosen where chosen.first is not null))
         and o.state in ('pending', 'held')
@@ -105,16 +106,14 @@ held as (
 ),
 noted as (
     update {keys} as k
-    set head = coalesce(next.id, c.head),
-        holds = k.holds + case when b.key is null then 0 else 1 end
+    set head = case when c.first in (select next.id from next) then c.first else c.head end,
+        holds = k.holds + case when (c.topic, c.key) in (select b.topic, b.key from behind as b) then 1 else 0 end
     from chosen as c
-    left join next on next.topic = c.topic and next.key = c.key
-    left join (select distinct topic, key from behind) as b on b.topic = c.topic and b.key = c.key
     where k.topic = any ($1::text[])
         and k.key = any (array(select chosen.key from chosen))
         and k.topic = c.topic
         and k.key = c.key
-        and (next.id is not null or b.key is not null)
+        and (c.first in (select next.id from next) or (c.topic, c.key) in (select b.topic, b.key from behind as b))
 ),
 gone as (
     delete from {keys} as k
@@ -128,7 +127,7 @@ gone as (
         and c.free_at <= now()
         -- Otherwise a message was held since this statement began, and is not seen here.
         and c.holds = c.holds_seen
-        and not exists (select from astray as a where a.topic = c.topic and a.key = c.key)
+        and (c.topic, c.key) not in (select a.topic, a.key from astray as a)
 )
 select
     (

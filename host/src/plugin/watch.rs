@@ -7,7 +7,7 @@ use outboxd_core::network_share;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::loader::{Again, Loader};
 
@@ -139,18 +139,24 @@ async fn quiet(hints: &mut mpsc::Receiver<()>) {
     }
 }
 
+/// Whether the folder may hold something else than before; what was not heard may have been anything.
+fn may_have_changed(event: notify::Result<notify::Event>) -> bool {
+    match event {
+        Ok(event) if event.need_rescan() => warn!("events about the plugin folder were lost; it is looked at"),
+        Ok(event) => return !event.kind.is_access(),
+        Err(error) => warn!("watching the plugin folder: {error}; it is looked at"),
+    }
+    true
+}
+
 /// Watches the folder, never files: a file that is renamed over is another file. Where the folder is a link, what holds the
 /// link is watched too: the link may come to point elsewhere.
 fn watcher(dir: &Path, hint: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
-    let on_event = move |event: notify::Result<notify::Event>| {
-        match event {
-            Ok(event) if event.kind.is_access() => return,
-            Ok(event) if event.need_rescan() => debug!("events about the plugin folder were lost; it is scanned"),
-            Ok(_) => {}
-            Err(error) => warn!("watching the plugin folder: {error}; it is scanned"),
+    let on_event = move |event| {
+        if may_have_changed(event) {
+            // Full means that a scan is due anyway.
+            hint.try_send(()).ok();
         }
-        // Full means that a scan is due anyway.
-        hint.try_send(()).ok();
     };
     let mut watcher = notify::recommended_watcher(on_event)?;
     watcher.watch(dir, RecursiveMode::NonRecursive)?;
@@ -161,4 +167,23 @@ fn watcher(dir: &Path, hint: mpsc::Sender<()>) -> notify::Result<RecommendedWatc
         watcher.watch(parent, RecursiveMode::NonRecursive)?;
     }
     Ok(watcher)
+}
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{AccessKind, CreateKind, EventKind, Flag};
+    use notify::{Error, Event};
+
+    use super::*;
+
+    #[test]
+    fn whatever_may_be_a_change_has_the_folder_looked_at_and_events_that_were_lost_most_of_all() {
+        let event = |kind| Event::new(kind);
+
+        assert!(may_have_changed(Ok(event(EventKind::Create(CreateKind::File)))));
+        assert!(may_have_changed(Ok(event(EventKind::Any))));
+        assert!(may_have_changed(Ok(event(EventKind::Other).set_flag(Flag::Rescan))));
+        assert!(may_have_changed(Err(Error::generic("the queue overflowed"))));
+        assert!(!may_have_changed(Ok(event(EventKind::Access(AccessKind::Read)))));
+    }
 }

@@ -47,6 +47,8 @@ fn row(plugin: &Value) -> Vec<String> {
     };
     let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
     let short = |digest: &Value| text(digest).chars().take(12).collect::<String>();
+    let reaches = ["hosts", "private_networks", "tcp"].iter().map(|grant| list(&plugin[*grant]));
+    let reaches: Vec<String> = reaches.filter(|grants| !grants.is_empty()).collect();
     let canary = &plugin["canary"];
     let (limits, loaded) = (&plugin["limits"], plugin["loaded_at_ms"].as_u64());
     let limits = match (limits["memory_bytes"].as_u64(), limits["cpu_ms"].as_u64(), limits["deadline_ms"].as_u64()) {
@@ -65,7 +67,7 @@ fn row(plugin: &Value) -> Vec<String> {
         text(&plugin["name"]),
         text(&plugin["state"]),
         list(&plugin["topics"]),
-        ["hosts", "private_networks", "tcp"].map(|grant| list(&plugin[grant])).join(" ").trim().to_owned(),
+        reaches.join(" "),
         list(&plugin["secrets"]),
         limits,
         if canary["digest"].is_string() {

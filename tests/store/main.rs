@@ -46,5 +46,9 @@ mod races;
 mod schema;
 /// What a settle writes.
 mod settle;
+/// SQLite's system calls, made to fail.
+mod sqlite_calls;
+/// Every operation disturbed at each of its steps.
+mod sweep;
 /// Waking a relay that sleeps.
 mod wake;

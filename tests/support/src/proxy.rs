@@ -25,6 +25,10 @@ pub enum Fashion {
     SwallowReplies {
         after_bytes: u64,
     },
+    /// The same, of what clients send.
+    SwallowRequests {
+        after_bytes: u64,
+    },
 }
 
 /// Listens on a port of 127.0.0.1, on a thread of its own, until it is dropped.
@@ -166,7 +170,8 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
         let mut allowed = count;
         match (fashion, direction) {
             (Fashion::Delay(delay), Direction::ToClient) => sleep(delay).await,
-            (Fashion::SwallowReplies { after_bytes }, Direction::ToClient) => {
+            (Fashion::SwallowReplies { after_bytes }, Direction::ToClient)
+            | (Fashion::SwallowRequests { after_bytes }, Direction::ToServer) => {
                 let left = usize::try_from(after_bytes.saturating_sub(passed_in_fashion)).unwrap_or(usize::MAX);
                 allowed = count.min(left);
                 passed_in_fashion += allowed as u64;
@@ -316,5 +321,15 @@ mod tests {
         proxy.behave(Fashion::SwallowReplies { after_bytes: 3 });
 
         assert_eq!(say(&mut client(&proxy), "hello").as_deref(), Some("hel"));
+    }
+
+    #[test]
+    fn a_request_is_swallowed_after_so_many_bytes_and_the_connection_cut() {
+        let (_folder, proxy) = echo();
+        proxy.behave(Fashion::SwallowRequests { after_bytes: 3 });
+
+        let answered = say(&mut client(&proxy), "hello").unwrap_or_default();
+
+        assert!("hel".starts_with(&answered), "{answered:?}");
     }
 }

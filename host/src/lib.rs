@@ -25,3 +25,14 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod metrics;
+
+/// The bugs that stand in the code on purpose and that unit tests must find.
+#[cfg(all(test, feature = "planted-bugs"))]
+mod planted_bugs {
+    use outboxd_test_support::planted::{Suite, every_bug_is_found};
+
+    #[test]
+    fn every_planted_bug_is_found() {
+        every_bug_is_found(Suite::Unit);
+    }
+}

@@ -31,6 +31,14 @@ mod many_reloads;
 mod mutations;
 /// What each way to end a call comes to.
 mod outcomes;
+/// The bugs that stand in the code on purpose are found.
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    #[test]
+    fn every_planted_bug_is_found() {
+        outboxd_test_support::planted::every_bug_is_found(outboxd_test_support::planted::Suite::Sandbox);
+    }
+}
 /// What lies in the folder, and what serves.
 mod reload;
 /// What a restart finds.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use metrics::{counter, histogram};
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -56,7 +56,7 @@ impl Metered {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for (settlement, status) in settlements.iter().zip(statuses) {
             let Some(claimed) = locked(&self.claimed).remove(&settlement.lease_id) else { continue };
-            if *status == LeaseStatus::Lost {
+            if planted!(25, LeaseStatus::Held, *status) == LeaseStatus::Lost {
                 continue;
             }
             let topic = self.topics.label(&claimed.topic).to_string();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use outboxd_core::planted;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -61,6 +62,7 @@ impl Connector {
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, EgressError> {
         let destination = Destination::of(&uri).map_err(EgressError::Denied)?;
         let addresses = self.addresses(&destination).await?;
+        planted!(32, drop(self.addresses(&destination).await));
         let tcp = connect_first(&addresses).await?;
         // A failure costs latency, nothing else.
         tcp.set_nodelay(true).ok();
@@ -76,7 +78,7 @@ impl Connector {
     async fn addresses(&self, destination: &Destination) -> Result<Vec<SocketAddr>, EgressError> {
         let ips = self.resolve(&destination.host).await?;
         let addresses: Vec<SocketAddr> = ips.into_iter().map(|ip| SocketAddr::new(ip, destination.port)).collect();
-        for address in &addresses {
+        for address in planted!(31, &addresses[..0], &addresses[..]) {
             self.guard
                 .check_for(destination, *address)
                 .map_err(|why| EgressError::Denied(format!("{destination}: {why}")))?;

@@ -16,6 +16,10 @@ pub enum Kind {
     WriterPaused,
     /// SIGTERM of a relay that then left by itself: excuses nothing.
     Left,
+    /// Another version of the plugin, amid the calls of the one before: excuses nothing.
+    Swapped,
+    /// The relay's own clock an hour ahead, or behind: excuses nothing.
+    ClockStepped,
     /// Kill -9 of the postmaster.
     DatabaseKilled,
     /// Immediate stop of the server (SIGQUIT): a crash, in short.
@@ -43,10 +47,15 @@ impl Kind {
         matches!(self, Kind::DatabaseKilled | Kind::DatabaseCrashed)
     }
 
+    /// Whether a message may come again because of it.
+    fn is_excuse(self) -> bool {
+        !matches!(self, Kind::Left | Kind::Swapped | Kind::ClockStepped)
+    }
+
     /// How long after its end its consequences may still begin.
     fn aftermath(self) -> Duration {
         match self {
-            Kind::Left => Duration::ZERO,
+            _ if !self.is_excuse() => Duration::ZERO,
             // The request may be under way in the kernel.
             Kind::Killed => Duration::from_millis(250),
             // It wakes up amid a call, and is told only then that its lease is gone.
@@ -68,7 +77,7 @@ pub struct Fault {
 
 impl Fault {
     pub fn excuses(&self, incarnation: u32) -> bool {
-        self.kind != Kind::Left && self.incarnation.is_none_or(|hit| hit == incarnation)
+        self.kind.is_excuse() && self.incarnation.is_none_or(|hit| hit == incarnation)
     }
 
     pub fn overlaps(&self, from: SystemTime, until: SystemTime) -> bool {

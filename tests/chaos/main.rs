@@ -8,6 +8,7 @@ mod checker;
 mod faults;
 mod ledger;
 mod nemesis;
+mod other_language;
 mod producer;
 mod round;
 mod seed;
@@ -16,6 +17,7 @@ mod stage;
 mod truth;
 mod verdict;
 
+mod clock;
 mod poison;
 mod postgres;
 mod promptness;

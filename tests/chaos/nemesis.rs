@@ -21,6 +21,7 @@ pub struct Numbers {
     pub kills: usize,
     pub pauses: usize,
     pub leaves: usize,
+    pub swaps: usize,
     pub database_kills: usize,
     pub database_crashes: usize,
     pub database_stops: usize,
@@ -37,6 +38,7 @@ impl Numbers {
         kills: 0,
         pauses: 0,
         leaves: 0,
+        swaps: 0,
         database_kills: 0,
         database_crashes: 0,
         database_stops: 0,
@@ -52,7 +54,12 @@ impl Numbers {
     fn of_relay(&self, number: usize, count: usize, draw: &mut Rng) -> VecDeque<Kind> {
         let share = |total: usize| total / count + usize::from(number < total % count);
         shuffled(
-            &[(Kind::Killed, share(self.kills)), (Kind::Paused, share(self.pauses)), (Kind::Left, share(self.leaves))],
+            &[
+                (Kind::Killed, share(self.kills)),
+                (Kind::Paused, share(self.pauses)),
+                (Kind::Left, share(self.leaves)),
+                (Kind::Swapped, share(self.swaps)),
+            ],
             draw,
         )
     }
@@ -107,6 +114,7 @@ pub fn harass_relay(relay: &mut Relay<'_>, count: usize, numbers: &Numbers, seed
                 relay.start();
             }
             Kind::Paused => relay.pause(pause),
+            Kind::Swapped => relay.swap_plugins(),
             _ => {
                 let status = relay.leave();
                 // Killed by the signal: it came before the relay had begun to listen for it, let alone to claim.
@@ -156,9 +164,7 @@ pub fn harass_database(
             Kind::Blackhole => through(proxy, Fashion::Blackhole, long),
             Kind::Delayed => through(proxy, Fashion::Delay(Duration::from_secs(2)), long),
             Kind::RepliesSwallowed => through(proxy, Fashion::SwallowReplies { after_bytes: bytes }, long / 3),
-            Kind::Killed | Kind::Paused | Kind::WriterPaused | Kind::Left | Kind::DiskFull => {
-                unreachable!("in no deck of a database")
-            }
+            _ => unreachable!("in no deck of a database"),
         }
         faults.note(kind, None, from);
     }

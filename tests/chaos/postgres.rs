@@ -23,6 +23,7 @@ const KILLS: Numbers = Numbers {
     kills: 300,
     pauses: 60,
     leaves: 20,
+    swaps: 20,
     database_kills: 12,
     database_crashes: 8,
     database_stops: 3,

@@ -42,6 +42,17 @@ impl Records {
         self.lock().committed.len()
     }
 
+    /// What another program says of a message of its own.
+    pub fn told(&self, fate: &str, id: Uuid) {
+        let mut fates = self.lock();
+        match fate {
+            "committed" => fates.committed.push(id),
+            "unknown" => fates.unknown.push(id),
+            "rolled_back" => fates.rolled_back.push(id),
+            other => panic!("{other:?} is no fate"),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Fates> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

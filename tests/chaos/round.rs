@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::checker::{Evidence, check};
 use crate::faults::Kind;
 use crate::ledger::{self, Entry};
+use crate::other_language::OtherLanguage;
 use crate::producer::{Producer, Records};
 use crate::seed::Seed;
 use crate::stage::Stage;
@@ -48,6 +49,7 @@ pub struct Market {
     records: Arc<Records>,
     stop: CancellationToken,
     producers: TaskTracker,
+    other_language: Option<OtherLanguage>,
 }
 
 impl Market {
@@ -60,8 +62,11 @@ impl Market {
             .build()
             .expect("a runtime");
         runtime.block_on(truth::create_orders(stage.database()));
-        let market =
-            Market { runtime, records: Arc::default(), stop: CancellationToken::new(), producers: TaskTracker::new() };
+        let records = Arc::<Records>::default();
+        let python = |records| OtherLanguage::start(url, seed.stream("other language").u64(..), records);
+        let other_language = if url.starts_with("sqlite") { None } else { python(records.clone()) };
+        let (stop, producers) = (CancellationToken::new(), TaskTracker::new());
+        let market = Market { runtime, records, stop, producers, other_language };
         for number in 0..PRODUCERS {
             let producer = Producer {
                 name: format!("producer {number}"),
@@ -86,6 +91,10 @@ impl Market {
         self.stop.cancel();
         self.producers.close();
         self.runtime.block_on(self.producers.wait());
+        if let Some(told) = self.other_language.map(OtherLanguage::stop) {
+            println!("the application in Python told of {told} messages");
+            assert!(told > 0, "it sold nothing");
+        }
         let began = Instant::now();
         let is_drained = || self.runtime.block_on(truth::unfinished(stage.database())).is_ok_and(|count| count == 0);
         // If it never is, the verdict names the messages.

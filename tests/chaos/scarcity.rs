@@ -1,5 +1,6 @@
-//! No room on the disk, no connection left: work stops, says so, and goes on by itself when there is enough again.
+//! No room on the disk, no connection or file descriptor left: work stops, says so, and goes on by itself when there is enough again.
 
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -106,4 +107,37 @@ fn a_relay_that_gets_no_connection_waits_for_one() {
 
     let all = || ids.iter().all(|id| stage.sink.first_since(freed, |delivery| delivery.id == *id).is_some());
     assert!(wait_for(Duration::from_secs(5), all), "{}", stage.logs());
+}
+
+#[test]
+fn a_relay_without_a_free_file_descriptor_goes_on_when_it_has_some() {
+    let _alone = alone();
+    let stage = Stage::new(Some(TestPostgres::shared().database()), Lapses::Many, THINK_MAX);
+    block_on(truth::create_orders(stage.database()));
+    let mut relay = stage.relay();
+    relay.start();
+    assert!(wait_for(PATIENCE, || stage.logs().contains(" serves ")), "{}", stage.logs());
+    // Those it has it keeps; to reach the target it needs another.
+    limit_file_descriptors(relay.pid(), "3");
+    let ids = block_on(sell_at_once::<sqlx::Postgres>(stage.database(), 40));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let noticed = || {
+        let errors = runtime.block_on(truth::last_errors(stage.database()));
+        (stage.logs() + &errors).contains("Too many open files")
+    };
+    assert!(wait_for(PATIENCE, noticed), "{}", stage.logs());
+    sleep(lease() * 2);
+    assert!(relay.is_running(), "it ended: {}", stage.logs());
+
+    let freed = SystemTime::now();
+    limit_file_descriptors(relay.pid(), "1024");
+
+    let all = || ids.iter().all(|id| stage.sink.first_since(freed, |delivery| delivery.id == *id).is_some());
+    assert!(wait_for(PATIENCE, all), "{}", stage.logs());
+}
+
+/// Of a process that runs; what it has open stays open.
+fn limit_file_descriptors(pid: u32, most: &str) {
+    let limited = Command::new("prlimit").args([&format!("--pid={pid}"), &format!("--nofile={most}:")]).status();
+    assert!(limited.expect("prlimit, of util-linux").success());
 }

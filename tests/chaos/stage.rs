@@ -38,6 +38,10 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The longest a relay may take to leave: its calls, then a settle that waits for the database.
 const LEAVES_WITHIN: Duration = Duration::from_secs(30);
 
+/// A new version of a plugin serves soon after its file was written, on a busy machine too. A relay that has just started
+/// serves the old one first.
+const LIVE_WITHIN: Duration = Duration::from_secs(20);
+
 /// How often a message may lose its lease before it is `crashed`.
 #[derive(Clone, Copy)]
 pub enum Lapses {
@@ -129,7 +133,7 @@ impl Stage {
             GRACE.as_secs(),
         );
         fs::write(folder.join("outboxd.toml"), config).expect("the configuration");
-        Relay { stage: self, number, folder, child: None, incarnation: 0 }
+        Relay { stage: self, number, folder, child: None, incarnation: 0, plugin_version: 0, environment: Vec::new() }
     }
 
     pub fn relay(&self) -> Relay<'_> {
@@ -167,6 +171,9 @@ pub struct Relay<'s> {
     folder: PathBuf,
     child: Option<Child>,
     incarnation: u32,
+    plugin_version: u32,
+    /// What its environment holds beside the usual.
+    environment: Vec<(String, String)>,
 }
 
 impl Relay<'_> {
@@ -174,24 +181,58 @@ impl Relay<'_> {
         assert!(self.child.is_none(), "relay {} runs", self.number);
         let mut pids = self.stage.pids.lock();
         self.incarnation = u32::try_from(pids.len()).expect("fewer processes");
-        let manifest = |topic, order| {
-            format!(
-                "topics = [{topic:?}]\n{order}\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-             [limits]\nconcurrency = {CONCURRENCY}\n[settings]\nurl = {:?}\n",
-                self.stage.sink.url(self.incarnation),
-            )
-        };
-        for (name, manifest) in
-            [("webhook", manifest(TOPIC, "")), ("ordered", manifest(ORDERED_TOPIC, "ordered = true"))]
-        {
-            fs::write(self.folder.join(format!("plugins/{name}.toml")), manifest).expect("the manifest");
-        }
+        self.write_manifests();
         let log = File::options().create(true).append(true).open(self.folder.join("log")).expect("a log file");
         let mut command = self.stage.command(&self.folder);
+        command.envs(self.environment.iter().cloned());
         command.env_remove("OUTBOXD_DATABASE").arg("run").stdout(Stdio::null()).stderr(log);
         let child = self.stage.starter.start(command).expect("outboxd starts");
         pids.push(child.id());
         self.child = Some(child);
+    }
+
+    /// The manifests of the plugins, each whole at any moment.
+    fn write_manifests(&self) {
+        let manifest = |topic, order| {
+            format!(
+                "topics = [{topic:?}]\n{order}\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+             [limits]\nconcurrency = {CONCURRENCY}\n[settings]\nurl = {:?}\n\"header.x-version\" = \"{}\"\n",
+                self.stage.sink.url(self.incarnation),
+                self.plugin_version,
+            )
+        };
+        let aside = self.folder.join("manifest");
+        for (name, manifest) in
+            [("webhook", manifest(TOPIC, "")), ("ordered", manifest(ORDERED_TOPIC, "ordered = true"))]
+        {
+            let place = self.folder.join(format!("plugins/{name}.toml"));
+            fs::write(&aside, manifest).and_then(|()| fs::rename(&aside, place)).expect("the manifest");
+        }
+    }
+
+    /// Replaces the plugins by other versions while calls of these are under way, and waits until one serves.
+    pub fn swap_plugins(&mut self) {
+        let from = SystemTime::now();
+        let before = self.log().matches(" serves ").count();
+        self.plugin_version += 1;
+        self.write_manifests();
+        let served = || self.log().matches(" serves ").count();
+        assert!(wait_for(LIVE_WITHIN, || served() > before), "relay {} does not swap its plugins", self.number);
+        self.stage.faults.note(Kind::Swapped, Some(self.incarnation), from);
+    }
+
+    /// Sets a variable of the processes that are started from now on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.into(), value.into()));
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a relay that was started").id()
     }
 
     /// SIGKILL, and reaps it.

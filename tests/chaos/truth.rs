@@ -49,6 +49,15 @@ pub async fn create_orders(url: &str) {
     }
 }
 
+/// What the messages' last attempts failed with, on PostgreSQL.
+pub async fn last_errors(url: &str) -> String {
+    let mut connection = PgConnection::connect(url).await.expect("connect");
+    let query = sqlx::query_scalar::<_, String>("select coalesce(string_agg(last_error, ' '), '') from outbox");
+    let errors = query.fetch_one(&mut connection).await.expect("the errors");
+    connection.close().await.expect("close");
+    errors
+}
+
 /// How many messages are not finished.
 pub async fn unfinished(url: &str) -> Result<i64, sqlx::Error> {
     if url.starts_with("sqlite") {

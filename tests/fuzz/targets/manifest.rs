@@ -10,6 +10,7 @@ pub fn try_one(text: &str) {
     let ceiling = Ceiling {
         hosts: ["https://*", "http://*.example.net:*", "http://127.0.0.1:*"].map(pattern).to_vec(),
         private_networks: vec!["127.0.0.0/8".parse().expect("a network")],
+        tcp: Vec::new(),
         memory: 32 << 20,
         cpu: Duration::from_secs(1),
         deadline: Duration::from_secs(20),

@@ -5,7 +5,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use outboxd::cli::{story, without_password};
 use outboxd_core::{AttemptRecord, LeaseStatus, MessageId, Reason, Settlement, Transition, one_line, safe_text};
-use outboxd_core::{Claim, Lane};
+use outboxd_core::{Claim, Lane, Order};
 use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _};
 use scraper::Html;
 use tower::ServiceExt as _;
@@ -62,7 +62,7 @@ async fn shown_of(text: &str) -> Shown {
 
 /// The message dies of an error that says `text`.
 async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
-    let lane = Lane { topic: text.into(), slots: 1 };
+    let lane = Lane { topic: text.into(), slots: 1, order: Order::None };
     let claims = store.claim(&[lane], Duration::from_secs(9), 3).await.expect("the memory store answers");
     let [Claim { lease_id, attempt, .. }] = &claims[..] else { panic!("{} claims", claims.len()) };
     let record = AttemptRecord {
@@ -73,7 +73,8 @@ async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
         digest: Some(text.into()),
     };
     let transition = Transition::Dead { reason: Reason::Trap, error: text.into() };
-    let settlement = Settlement { id, lease_id: *lease_id, transition, record };
+    let settlement =
+        Settlement { id, lease_id: *lease_id, transition, order: Order::None, rest: Duration::ZERO, record };
     let settled = store.settle(&[settlement]).await.expect("the memory store answers");
     assert_eq!(settled, [LeaseStatus::Held]);
 }

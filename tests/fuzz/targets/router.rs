@@ -56,7 +56,7 @@ async fn contents(store: &dyn OutboxAdmin) -> String {
 /// The admin address of a relay without plugins.
 pub fn admin(store: Arc<dyn OutboxAdmin>) -> Admin {
     let now = Some(tokio::time::Instant::now());
-    let snapshot = Snapshot { answered_at: now, counted_at: now, changed_at: None, topics: Vec::new() };
+    let snapshot = Snapshot { answered_at: now, counted_at: now, ..Snapshot::default() };
     Admin {
         address: "127.0.0.1:8787".parse().expect("an address"),
         token: None,

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use outboxd_core::{
-    Attempt, AttemptRecord, Held, Lane, LeaseId, LeaseStatus, MessageId, Reason, Settlement, State, Transition,
+    Attempt, AttemptRecord, Held, Lane, LeaseId, LeaseStatus, MessageId, Order, Reason, Settlement, State, Transition,
 };
 use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _, Selection};
 
@@ -154,7 +154,8 @@ impl Run {
     }
 
     async fn claim(&mut self, slots: [u8; 2], lapses_max: u8) {
-        let lanes = [0, 1].map(|lane| Lane { topic: TOPICS[lane].into(), slots: slots[lane].into() });
+        let lanes =
+            [0, 1].map(|lane| Lane { topic: TOPICS[lane].into(), slots: slots[lane].into(), order: Order::None });
         let claims = self.store.claim(&lanes, LEASE, lapses_max.into()).await.expect("the memory store answers");
         for lane in &lanes {
             let of_it = claims.iter().filter(|claim| claim.message.topic == lane.topic).count();
@@ -188,7 +189,14 @@ impl Run {
             digest: None,
         };
         let is_release = given_back > 0;
-        let settlement = [Settlement { id: held.id, lease_id: held.lease_id, transition, record }];
+        let settlement = [Settlement {
+            id: held.id,
+            lease_id: held.lease_id,
+            transition,
+            order: Order::None,
+            rest: Duration::ZERO,
+            record,
+        }];
         let settled = match is_release {
             true => self.store.release(&settlement).await,
             false => self.store.settle(&settlement).await,

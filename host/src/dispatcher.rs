@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{
-    AttemptRecord, Blame, Claim, Jitter, Outcome, Reason, RetryPolicy, Settlement, Transition, admit, decide, one_line,
-    planted,
+    AttemptRecord, Blame, Claim, Jitter, Outcome, Payload, Reason, RetryPolicy, Settlement, Transition, admit, decide,
+    one_line, planted,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::handler::{CallControl, Handled, Handlers, Route};
-use crate::lanes::Slots;
 use crate::leases::{HeldLease, Leases, LetGo};
 use crate::settler::{Ready, Settler};
+use crate::slots::{Slots, Ticket};
+
+/// How long a message that was claimed ahead waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Draws the jitter of a wait. Passed in, so that a simulation can draw from its seed.
 pub type DrawJitter = Arc<dyn Fn() -> Jitter + Send + Sync>;
@@ -57,7 +60,7 @@ impl Dispatcher {
         let (last_lives, others): (Vec<_>, Vec<_>) =
             claims.into_iter().partition(|claim| claim.lapses.saturating_add(1) == self.max_lapses);
         for claim in others {
-            self.start(claim, asked, None).await;
+            self.start(claim, asked, None);
         }
         let mut last_lives = last_lives.into_iter();
         let Some(claim) = last_lives.next() else { return };
@@ -72,20 +75,29 @@ impl Dispatcher {
             }
             return;
         }
-        self.start(claim, asked, alone).await;
+        self.start(claim, asked, alone);
     }
 
-    async fn start(self: &Arc<Self>, claim: Claim, asked: Instant, alone: Option<OwnedSemaphorePermit>) {
-        let place = self.settler.place().await;
-        let route = self.handlers.route(&claim.message.topic);
-        let threads = route.as_ref().and_then(|route| route.handler.threads());
-        let slot = route.as_ref().map(|route| self.slots.take(route.plugin.clone()));
+    fn start(self: &Arc<Self>, claim: Claim, asked: Instant, alone: Option<OwnedSemaphorePermit>) {
+        let bytes = match &claim.message.payload {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::TooLarge { .. } => 0,
+        };
+        let routed = self.handlers.route(&claim.message.topic).map(|route| (self.slots.take(&route, bytes), route));
+        let threads = routed.as_ref().and_then(|(_, route)| route.handler.threads());
         let lease = self.leases.hold(&claim, asked, &self.interrupt);
         let dispatcher = self.clone();
         let attempt = async move {
-            let attempted = dispatcher.attempt(&claim, route, &lease, asked).await;
+            let (ticket, route) = routed.unzip();
+            let turn = dispatcher.turn(&claim, ticket.as_ref().zip(route), &lease).await;
+            // Before the call: no call begins while too many results wait to be written.
+            let place = dispatcher.settler.place().await;
+            let attempted = match turn {
+                Ok((_turn, route)) => dispatcher.attempt(&claim, route, &lease).await,
+                Err(later) => Attempted::refused(later, RetryPolicy::default().into()),
+            };
             dispatcher.finish(claim, attempted, lease, place, alone, asked);
-            drop(slot);
+            drop(ticket);
         };
         match threads {
             Some(threads) => self.running.spawn_on(attempt, &threads),
@@ -93,20 +105,49 @@ impl Dispatcher {
         };
     }
 
-    /// Runs one attempt. Everything that can go wrong is an outcome.
-    async fn attempt(&self, claim: &Claim, route: Option<Route>, lease: &HeldLease, asked: Instant) -> Attempted {
-        let started = Instant::now();
-        let Some(route) = route else {
+    /// Waits for the right to run; answers it with the route as it is by then. What was claimed ahead of calls that turned out
+    /// slow is given back, so that another relay may have it.
+    async fn turn(
+        &self,
+        claim: &Claim,
+        routed: Option<(&Ticket, Route)>,
+        lease: &HeldLease,
+    ) -> Result<(OwnedSemaphorePermit, Route), Outcome> {
+        let Some((ticket, route)) = routed else {
             let error = format!("topic {:?} has no plugin any more", claim.message.topic);
-            return Attempted::refused(host_fault(Reason::Unrouted, error), RetryPolicy::default().into());
+            return Err(host_fault(Reason::Unrouted, error));
         };
+        if let Some(turn) = ticket.turn_now() {
+            return Ok((turn, route));
+        }
+        let turn = tokio::select! {
+            biased;
+            () = lease.stop.cancelled() => {
+                return Err(host_fault(Reason::Interrupted, "the relay stopped before its turn came".into()));
+            }
+            turn = ticket.turn() => turn,
+            () = sleep(TURN_WITHIN) => {
+                let error = "the calls before it took long: it was given back before its turn came".into();
+                return Err(host_fault(Reason::Overload, error));
+            }
+        };
+        match self.handlers.route(&claim.message.topic) {
+            Some(route) if route.plugin == ticket.plugin && !route.is_parked() => Ok((turn, route)),
+            _ => Err(host_fault(Reason::Overload, "its plugin was parked or replaced before its turn came".into())),
+        }
+    }
+
+    /// Runs one attempt. Everything that can go wrong is an outcome.
+    async fn attempt(&self, claim: &Claim, route: Route, lease: &HeldLease) -> Attempted {
         if let Err(refused) = admit(claim, &route.policy, self.max_lapses) {
             return Attempted::refused(refused, route.policy);
         }
-        if started >= self.leases.trusted_until(asked) {
-            let error = "the claim was answered so late that its lease could not be trusted".into();
+        // The claim was answered late, or the relay stood still while the message waited.
+        if !lease.is_trusted() {
+            let error = "its lease could not be trusted any more when its turn came".into();
             return Attempted::refused(host_fault(Reason::Overload, error), route.policy);
         }
+        let started = Instant::now();
         let call = CallControl { stop: lease.stop.clone() };
         let handled = planted!(
             10,

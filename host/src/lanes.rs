@@ -1,143 +1,93 @@
 //! Who may claim how much: the relay's slots, shared among plugins, and each plugin's among its due topics.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use outboxd_core::{Admission, Lane, Order};
 use outboxd_store::DueTopic;
-use tokio::sync::Notify;
 
-use crate::handler::Handlers;
+use crate::handler::{Handlers, Route};
+use crate::slots::{PluginUsage, Usage};
 
-/// The relay's slots: one is taken for each call under way.
-pub struct Slots {
-    total: usize,
-    used: Mutex<HashMap<Arc<str>, usize>>,
-    freed: Notify,
+/// How far a claim may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Any message, but no more of a plugin than it runs at once.
+    Careful,
+    /// As far ahead as each plugin's pace allows, and only messages that never lost a lease.
+    Ahead,
 }
 
-/// One slot, given back when dropped.
-pub struct Slot {
-    slots: Arc<Slots>,
-    plugin: Arc<str>,
+/// What to claim.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub lanes: Vec<Lane>,
+    /// Some of it has to wait for its turn.
+    pub ahead: bool,
 }
 
-impl Slots {
-    pub fn new(total: usize) -> Arc<Self> {
-        Arc::new(Slots { total, used: Mutex::default(), freed: Notify::new() })
-    }
-
-    pub fn take(self: &Arc<Self>, plugin: Arc<str>) -> Slot {
-        *self.used().entry(plugin.clone()).or_default() += 1;
-        Slot { slots: self.clone(), plugin }
-    }
-
-    /// Returns when a slot was freed since the last return. May be dropped.
-    pub async fn freed(&self) {
-        self.freed.notified().await;
-    }
-
-    /// How many slots each plugin uses.
-    pub fn usage(&self) -> Usage {
-        Usage { total: self.total, used: self.used().clone() }
-    }
-
-    // The map stays sound if a holder panicked: every change is a single step.
-    fn used(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut used = self.slots.used();
-        if let Some(count) = used.get_mut(&self.plugin) {
-            *count -= 1;
-            if *count == 0 {
-                used.remove(&self.plugin);
-            }
-        }
-        drop(used);
-        self.slots.freed.notify_one();
-    }
-}
-
-/// A picture of the slots at one moment.
-#[derive(Clone, Debug, Default)]
-pub struct Usage {
-    total: usize,
-    used: HashMap<Arc<str>, usize>,
-}
-
-impl Usage {
-    pub fn is_idle(&self) -> bool {
-        self.used.is_empty()
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.free() == 0
-    }
-
-    fn of(&self, plugin: &str) -> usize {
-        self.used.get(plugin).copied().unwrap_or(0)
-    }
-
-    fn free(&self) -> usize {
-        self.total.saturating_sub(self.used.values().sum())
-    }
-}
-
-/// Shares at most `claims_max` free slots among the due topics: first among plugins, in the order of their oldest due
+/// Shares the free slots, at most `claims_max`, among the due topics: first among plugins, in the order of their oldest due
 /// topic, then among each plugin's topics, oldest due first.
 ///
 /// A plugin gets at most its own concurrency, and one slot is kept back for each plugin that uses none, so that hung calls
-/// of some cannot starve the rest. A parked plugin gets nothing, one on trial a single slot.
-pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max: usize) -> Vec<Lane> {
+/// of some cannot starve the rest. A parked plugin gets nothing, one on trial a single slot. A plugin whose calls have every
+/// slot they may have gets what it may hold ahead. Where `claims_max` is zero nothing is
+/// claimed: too many results wait to be written.
+pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max: usize, reach: Reach) -> Plan {
+    let mut plan = Plan { lanes: Vec::new(), ahead: false };
+    if claims_max == 0 {
+        return plan;
+    }
     let mut wanting: Vec<Wanting> = Vec::new();
     for topic in due {
         let Some(route) = handlers.route(&topic.topic) else { continue };
-        match wanting.iter_mut().find(|wanting| wanting.plugin == route.plugin) {
+        match wanting.iter_mut().find(|wanting| wanting.route.plugin == route.plugin) {
             Some(wanting) => wanting.topics.push(&topic.topic),
             None => {
-                let used = usage.of(&route.plugin);
+                let usage = usage.of(&route.plugin);
                 let room = match route.admission {
-                    Admission::Open => route.concurrency.saturating_sub(used),
-                    Admission::Trial => 1usize.saturating_sub(used),
+                    Admission::Open => route.concurrency.saturating_sub(usage.held),
+                    Admission::Trial => 1usize.saturating_sub(usage.held),
                     Admission::Parked { .. } => 0,
                 };
-                wanting.push(Wanting {
-                    plugin: route.plugin,
-                    used,
-                    room,
-                    order: route.order,
-                    topics: vec![&topic.topic],
-                });
+                wanting.push(Wanting { route, usage, room, topics: vec![&topic.topic] });
             }
         }
     }
 
-    let mut free = usage.free().min(claims_max);
-    let mut kept_back = handlers.plugins().saturating_sub(usage.used.len());
-    let mut lanes = Vec::new();
+    let (mut free, mut room_ahead) = (usage.free().min(claims_max), usage.room_ahead());
+    let mut kept_back = handlers.plugins().saturating_sub(usage.plugins());
     for wanting in wanting {
-        let first = wanting.used == 0;
+        let first = wanting.usage.held == 0;
         if first {
             kept_back = kept_back.saturating_sub(1);
         }
         let least = usize::from(first).min(free);
         let granted = wanting.room.min(free.saturating_sub(kept_back).max(least));
         free -= granted;
-        lanes.extend(share(granted, &wanting.topics, wanting.order));
+        let ahead = wanting.ahead(granted, reach).min(room_ahead);
+        room_ahead -= ahead;
+        plan.ahead |= ahead > 0;
+        plan.lanes.extend(share(granted + ahead, &wanting.topics, wanting.route.order));
     }
-    lanes
+    plan
 }
 
 struct Wanting<'a> {
-    plugin: Arc<str>,
-    used: usize,
+    route: Route,
+    usage: PluginUsage,
     room: usize,
-    order: Order,
     topics: Vec<&'a str>,
+}
+
+impl Wanting<'_> {
+    fn ahead(&self, granted: usize, reach: Reach) -> usize {
+        if self.route.is_parked() {
+            return 0;
+        }
+        let ahead = self.usage.room_ahead(granted, self.route.concurrency);
+        match reach {
+            Reach::Ahead => ahead,
+            Reach::Careful => ahead.min(self.route.concurrency - granted),
+        }
+    }
 }
 
 /// Splits `slots` evenly among `topics`; what does not divide goes to the first ones.
@@ -151,13 +101,15 @@ fn share<'a>(slots: usize, topics: &'a [&'a str], order: Order) -> impl Iterator
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use async_trait::async_trait;
     use outboxd_core::{Claim, Outcome, RetryPolicy};
 
     use super::*;
-    use crate::handler::{CallControl, Handled, Handler, Route};
+    use crate::handler::{CallControl, Handled, Handler};
+    use crate::slots::{Slots, Ticket};
 
     struct Nothing;
 
@@ -197,13 +149,17 @@ mod tests {
         Plugins { concurrency, count, admission: Admission::Open }
     }
 
+    fn take(slots: &Arc<Slots>, plugin: &str, concurrency: usize) -> Ticket {
+        slots.take(&open(concurrency, 1).route(plugin).expect("a route"), 100)
+    }
+
     fn due(topics: &[&str]) -> Vec<DueTopic> {
         topics.iter().map(|topic| DueTopic { topic: (*topic).into(), oldest_due: Duration::ZERO }).collect()
     }
 
     fn planned(topics: &[&str], plugins: &Plugins, slots: &Arc<Slots>) -> Vec<(String, u32)> {
-        let lanes = plan(&due(topics), plugins, &slots.usage(), usize::MAX);
-        lanes.into_iter().map(|lane| (lane.topic, lane.slots)).collect()
+        let plan = plan(&due(topics), plugins, &slots.usage(), usize::MAX, Reach::Ahead);
+        plan.lanes.into_iter().map(|lane| (lane.topic, lane.slots)).collect()
     }
 
     #[test]
@@ -228,7 +184,7 @@ mod tests {
     #[test]
     fn a_plugin_that_uses_no_slot_gets_one_while_any_is_free() {
         let slots = Slots::new(4);
-        let _held: Vec<Slot> = (0..3).map(|_| slots.take("hung".into())).collect();
+        let _held: Vec<Ticket> = (0..3).map(|_| take(&slots, "hung", 64)).collect();
 
         assert_eq!(planned(&["hung.a", "shop.a"], &open(64, 9), &slots), [("shop.a".into(), 1)]);
     }
@@ -236,9 +192,22 @@ mod tests {
     #[test]
     fn nothing_is_planned_when_every_slot_is_used() {
         let slots = Slots::new(2);
-        let _held: Vec<Slot> = (0..2).map(|_| slots.take("shop".into())).collect();
+        let _held: Vec<Ticket> = (0..2).map(|_| take(&slots, "shop", 64)).collect();
 
         assert_eq!(planned(&["shop.a"], &open(64, 1), &slots), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quick_plugin_gets_more_than_its_slots_where_no_care_is_needed() {
+        let slots = Slots::new(64);
+        let mut held: Vec<Ticket> = (0..116).map(|_| take(&slots, "quick", 16)).collect();
+        held.truncate(16);
+        tokio::time::advance(std::time::Duration::from_millis(50)).await;
+        let planned = |reach| plan(&due(&["quick.a"]), &open(16, 1), &slots.usage(), usize::MAX, reach);
+        let lanes = |slots| vec![Lane { topic: "quick.a".into(), slots, order: Order::None }];
+
+        assert_eq!(planned(Reach::Ahead), Plan { lanes: lanes(100), ahead: true });
+        assert_eq!(planned(Reach::Careful), Plan { lanes: lanes(16), ahead: true });
     }
 
     #[test]
@@ -251,7 +220,7 @@ mod tests {
         assert_eq!(planned(&["shop.a"], &parked, &slots), []);
         assert_eq!(planned(&["shop.a", "shop.b"], &trial, &slots), [("shop.a".into(), 1)]);
 
-        let _trying = slots.take("shop".into());
+        let _trying = take(&slots, "shop", 16);
         assert_eq!(planned(&["shop.a"], &trial, &slots), []);
     }
 
@@ -263,14 +232,16 @@ mod tests {
             total in 0usize..40, concurrency in 0usize..20, count in 0usize..6, claims_max in 0usize..50,
         ) {
             let slots = Slots::new(total);
-            let held: Vec<Slot> = used.iter().map(|plugin| slots.take(plugin.as_str().into())).collect();
+            let _held: Vec<Ticket> = used.iter().map(|plugin| take(&slots, plugin, concurrency)).collect();
             let mut topics: Vec<&str> = topics.iter().map(String::as_str).collect();
             topics.dedup();
 
-            let lanes = plan(&due(&topics), &open(concurrency, count), &slots.usage(), claims_max);
+            let lanes = plan(&due(&topics), &open(concurrency, count), &slots.usage(), claims_max, Reach::Ahead).lanes;
 
             let sum = |prefix: &str| lanes.iter().filter(|lane| lane.topic.starts_with(prefix)).map(|lane| lane.slots as usize).sum::<usize>();
-            proptest::prop_assert!(sum("") <= total.saturating_sub(held.len()).min(claims_max));
+            let running = ["a", "b", "c", "d"]
+                .map(|plugin| used.iter().filter(|name| *name == plugin).count().min(concurrency));
+            proptest::prop_assert!(sum("") <= total.saturating_sub(running.iter().sum()).min(claims_max));
             for plugin in ["a", "b", "c", "d"] {
                 let used = used.iter().filter(|name| *name == plugin).count();
                 proptest::prop_assert!(sum(plugin) <= concurrency.saturating_sub(used));

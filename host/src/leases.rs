@@ -62,7 +62,7 @@ impl Leases {
     }
 
     /// When a lease asked for at `asked` is no longer trusted.
-    pub fn trusted_until(&self, asked: Instant) -> Instant {
+    fn trusted_until(&self, asked: Instant) -> Instant {
         asked + self.lease - self.lease / 10
     }
 
@@ -138,6 +138,13 @@ impl Leases {
 }
 
 impl HeldLease {
+    /// Whether it is still trusted: no call begins under a lease that is not.
+    pub fn is_trusted(&self) -> bool {
+        let held = self.leases.held();
+        let lease = held.get(&self.held.id).filter(|lease| lease.lease_id == self.held.lease_id);
+        lease.is_some_and(|lease| Instant::now() < lease.trusted_until)
+    }
+
     /// Ends the renewing: the call is over.
     pub fn let_go(self) -> LetGo {
         match self.remove() {

@@ -13,6 +13,7 @@ mod lanes;
 mod leases;
 mod outage;
 mod settler;
+mod slots;
 
 pub mod bulk;
 pub mod purger;

@@ -16,13 +16,23 @@ use tracing::{info, warn};
 
 use crate::dispatcher::{Dispatcher, DrawJitter};
 use crate::handler::Handlers;
-use crate::lanes::{Slots, plan};
+use crate::lanes::{Reach, plan};
 use crate::leases::Leases;
 use crate::outage::Outage;
 use crate::settler::Settler;
+use crate::slots::Slots;
 
 /// How long a stop may take beyond the grace: to end interrupted calls and to write what they came to.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
+
+/// What was read of the due topics counts for so many times what reading it took, and at least for [`DUE_FRESH_MIN`]: that
+/// bounds what it costs, and how long a plugin with a backlog can hide that another one has become due.
+const DUE_FRESH_FACTOR: u32 = 50;
+const DUE_FRESH_MIN: Duration = Duration::from_millis(20);
+
+/// While calls are under way a slot mostly becomes free within a moment: so long a relay does not say that it sleeps, since
+/// taking it back at once would cost two statements each time.
+const NAP: Duration = Duration::from_millis(20);
 
 /// How a relay works.
 #[derive(Clone, Debug)]
@@ -37,6 +47,9 @@ pub struct RelayOptions {
     pub grace: Duration,
     /// So many lost leases make a message `crashed`: it probably kills its relays. At least 2. Default 3.
     pub max_lapses: u32,
+    /// Calls under way and results not written yet, at most, for each call at once: a relay that dies has so many delivered
+    /// twice at worst, and one whose disk is slow goes on calling meanwhile. Default 8.
+    pub places_per_call: usize,
 }
 
 impl Default for RelayOptions {
@@ -47,6 +60,7 @@ impl Default for RelayOptions {
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(25),
             max_lapses: MAX_LAPSES_DEFAULT,
+            places_per_call: 8,
         }
     }
 }
@@ -77,7 +91,12 @@ pub struct Relay {
 struct Work {
     dispatcher: Arc<Dispatcher>,
     due: Vec<DueTopic>,
-    due_read: Option<Instant>,
+    /// Until when what was read of them counts.
+    due_fresh: Option<Instant>,
+    /// Until when claims may reach ahead, past messages that lost a lease.
+    carefree: Option<Instant>,
+    /// The last wait was a nap that ended with nothing to do.
+    napped: bool,
     /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
     arrange: bool,
     /// Ends the renewing of leases.
@@ -89,6 +108,8 @@ struct Work {
 enum Look {
     /// Something, or a place was found for what must wait: look again.
     Claimed,
+    /// Nothing yet: messages that lost a lease may be due, and the next look is careful.
+    Again,
     /// Nothing that can start now.
     Nothing,
 }
@@ -112,7 +133,7 @@ impl Relay {
         while !shutdown.is_cancelled() {
             // Not raced against shutdown: see the module's comment.
             let wait = match self.look(&mut work).await {
-                Ok(Look::Claimed) => {
+                Ok(Look::Claimed | Look::Again) => {
                     outage.over();
                     continue;
                 }
@@ -121,7 +142,7 @@ impl Relay {
                     shutdown.run_until_cancelled(self.idle(&mut work)).await
                 }
                 Err(error) => {
-                    work.due_read = None;
+                    work.due_fresh = None;
                     shutdown.run_until_cancelled(sleep(outage.note(&error))).await
                 }
             };
@@ -137,12 +158,15 @@ impl Relay {
         let mut work = self.start();
         let mut failed = None;
         while !shutdown.is_cancelled() {
-            work.due_read = None;
+            work.due_fresh = None;
             match self.look(&mut work).await {
-                Ok(Look::Claimed) => {}
+                Ok(Look::Claimed | Look::Again) => {}
+                Ok(Look::Nothing) if work.dispatcher.settler.places_free() == 0 => {
+                    shutdown.run_until_cancelled(work.dispatcher.settler.place()).await;
+                }
                 // A call under way may free the slot that another due message waits for, and its settle must land.
                 Ok(Look::Nothing) if !self.slots.usage().is_idle() => {
-                    shutdown.run_until_cancelled(self.slots.freed()).await;
+                    shutdown.run_until_cancelled(self.slots.room()).await;
                 }
                 // The last of a key that was delivered lets the next one go, once that is written.
                 Ok(Look::Nothing) if work.dispatcher.settler.wait_until_written().await => {}
@@ -158,7 +182,8 @@ impl Relay {
     }
 
     fn start(&self) -> Work {
-        let (settler, settle_loop) = Settler::new(self.store.clone(), 4 * self.options.concurrency);
+        let (settler, settle_loop) =
+            Settler::new(self.store.clone(), self.options.places_per_call * self.options.concurrency);
         let (end, chores) = (CancellationToken::new(), TaskTracker::new());
         chores.spawn(settle_loop.run());
         let (leases, until) = (self.leases.clone(), end.clone());
@@ -178,7 +203,16 @@ impl Relay {
             max_lapses: self.options.max_lapses,
             last_life: Arc::new(Semaphore::new(1)),
         };
-        Work { dispatcher: Arc::new(dispatcher), due: Vec::new(), due_read: None, arrange: true, end, chores }
+        Work {
+            dispatcher: Arc::new(dispatcher),
+            due: Vec::new(),
+            due_fresh: None,
+            carefree: None,
+            napped: false,
+            arrange: true,
+            end,
+            chores,
+        }
     }
 
     /// Finds what is due, claims what can start now and dispatches it.
@@ -186,51 +220,78 @@ impl Relay {
         if self.slots.usage().is_full() {
             return Ok(Look::Nothing);
         }
-        if work.due_read.is_none_or(|read| read.elapsed() >= self.options.poll_interval) {
-            let read = Instant::now();
+        if work.due_fresh.is_none_or(|until| until <= Instant::now()) {
+            let asked = Instant::now();
             work.due = self.store.due_topics().await?;
-            work.due_read = Some(read);
+            let fresh = (asked.elapsed() * DUE_FRESH_FACTOR).max(DUE_FRESH_MIN).min(self.options.poll_interval);
+            work.due_fresh = Some(Instant::now() + fresh);
         }
+        // A message that lost its lease may be what kills relays. It is not claimed beside hundreds of others that would lose
+        // theirs with it, but now and then in a claim of its own, which takes no more than a plugin runs at once.
+        let reach = match work.carefree {
+            Some(until) if Instant::now() < until => Reach::Ahead,
+            _ => Reach::Careful,
+        };
         let places = work.dispatcher.settler.places_free();
-        let lanes = plan(&work.due, &*self.handlers, &self.slots.usage(), places);
-        if lanes.is_empty() {
+        let plan = plan(&work.due, &*self.handlers, &self.slots.usage(), places, reach);
+        if plan.lanes.is_empty() {
             return Ok(Look::Nothing);
         }
         // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim.
-        let ordered = lanes.iter().any(|lane| lane.order != Order::None);
+        let ordered = plan.lanes.iter().any(|lane| lane.order != Order::None);
         let arranged = match ordered && work.arrange {
-            true => Some(self.store.arrange(&lanes).await?),
+            true => Some(self.store.arrange(&plan.lanes).await?),
             false => None,
         };
+        let passes_lapsed = plan.ahead && reach == Reach::Ahead;
+        let lapses_max = if passes_lapsed { 0 } else { work.dispatcher.lapses_max() };
         let asked = Instant::now();
-        let claims = self.store.claim(&lanes, self.options.lease, work.dispatcher.lapses_max()).await?;
+        let claims = self.store.claim(&plan.lanes, self.options.lease, lapses_max).await?;
         // A lane that came back short is empty: what else is due has to be read anew.
-        if claims.len() < lanes.iter().map(|lane| lane.slots as usize).sum() {
-            work.due_read = None;
-            work.arrange = true;
-        } else {
-            work.arrange = false;
+        let short = claims.len() < plan.lanes.iter().map(|lane| lane.slots as usize).sum();
+        if short {
+            work.due_fresh = None;
+        }
+        work.arrange = short;
+        if passes_lapsed && short {
+            work.carefree = None;
+        }
+        if reach == Reach::Careful {
+            let lapsed = claims.iter().any(|claim| claim.lapses > 0);
+            work.carefree = (!lapsed).then(|| Instant::now() + self.options.poll_interval);
         }
         if claims.is_empty() {
             // What was arranged is out of the way: behind it something may be due.
             let is_all = !ordered || arranged == Some(0);
-            return Ok(if is_all { Look::Nothing } else { Look::Claimed });
+            return Ok(match (passes_lapsed, is_all) {
+                (true, _) => Look::Again,
+                (false, true) => Look::Nothing,
+                (false, false) => Look::Claimed,
+            });
         }
+        work.napped = false;
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
         Ok(Look::Claimed)
     }
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
     async fn idle(&self, work: &mut Work) {
+        let settler = &work.dispatcher.settler;
+        if settler.places_free() == 0 {
+            drop(settler.place().await);
+            return;
+        }
         if self.slots.usage().is_full() {
-            return self.slots.freed().await;
+            return self.slots.room().await;
         }
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
+        work.napped = !work.napped && !self.slots.usage().is_idle();
+        let at_most = if work.napped { at_most.min(NAP) } else { at_most };
         tokio::select! {
             biased;
-            _ = self.store.wait_for_work(at_most) => work.due_read = None,
-            () = self.slots.freed() => {}
+            _ = self.store.wait_for_work(at_most) => work.due_fresh = None,
+            () = self.slots.room() => {}
         }
     }
 

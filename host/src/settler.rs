@@ -43,19 +43,19 @@ pub struct SettleLoop {
 }
 
 impl Settler {
-    /// At most `places` results wait at once: who claims takes a place for each message first.
+    /// At most `places` calls run or wait for their result to be written: each takes a place first.
     pub fn new(store: Arc<dyn OutboxStore>, places: usize) -> (Settler, SettleLoop) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let settler = Settler { queue: sender, places: Arc::new(Semaphore::new(places)), places_all: places };
         (settler, SettleLoop { store, queue: receiver, outage: Outage::new("settling") })
     }
 
-    /// How many messages may be claimed before results have to be written.
+    /// How many calls may begin before results have to be written.
     pub fn places_free(&self) -> usize {
         self.places.available_permits()
     }
 
-    /// Takes a place. Waits only where more was claimed than [`Settler::places_free`] said.
+    /// Takes a place. Waits while all are taken, mostly because the database is away.
     pub async fn place(&self) -> OwnedSemaphorePermit {
         self.places.clone().acquire_owned().await.expect("the places are never closed")
     }

@@ -35,11 +35,11 @@ const KILLS: Numbers = Numbers {
 const NETWORK: Numbers =
     Numbers { kills: 20, cuts: 6, blackholes: 3, half_opens: 3, delays: 3, swallowed_replies: 10, ..Numbers::NONE };
 
-/// Calls that may be under way, or ended and not yet settled, at one fault: a relay holds four times its concurrency.
+/// Calls that may be under way, or ended and not yet settled, at one fault: a relay holds eight times its concurrency.
 fn duplicates_max(cause: Cause) -> usize {
     match cause {
-        Cause::Fault(Kind::Killed | Kind::Paused) => 4 * CONCURRENCY,
-        Cause::Fault(_) => RELAYS * 4 * CONCURRENCY,
+        Cause::Fault(Kind::Killed | Kind::Paused) => 8 * CONCURRENCY,
+        Cause::Fault(_) => RELAYS * 8 * CONCURRENCY,
         Cause::Lapse => LAPSES_MAX,
     }
 }

@@ -56,7 +56,7 @@ fn storm(seed: Seed) -> Round {
     assert_sound(stage.database());
     println!("{} integrity checks of the file beside the kills, all ok", checks.into_inner() + 1);
     round.judged(stage, |cause| match cause {
-        Cause::Fault(_) => RELAYS * 4 * CONCURRENCY,
+        Cause::Fault(_) => RELAYS * 8 * CONCURRENCY,
         Cause::Lapse => LAPSES_MAX,
     })
 }

@@ -11,6 +11,7 @@ use outboxd_store::{DueTopic, MemoryStore, OutboxStore, StoreError, Wake};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::Ledger;
+use crate::plugins::CONCURRENCY;
 use crate::world::LEASE;
 
 /// Randomness of one world. Clones draw from the same stream.
@@ -245,6 +246,8 @@ impl OutboxStore for FaultyStore {
             let count = claims.iter().filter(|claim| claim.message.topic == lane.topic).count();
             assert!(count <= lane.slots as usize, "{count} claims in a lane of {}", lane.slots);
         }
+        let ahead = claims.len() > lanes.len() * CONCURRENCY;
+        self.ledger.note(|seen| seen.claimed_ahead += u64::from(ahead));
         self.ledger.claimed(&claims, lease, &self.link, answer == Answer::Arrives);
         let claims = self.answer(answer, claims).await;
         self.link.in_claim.store(false, Ordering::Relaxed);

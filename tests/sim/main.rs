@@ -101,6 +101,7 @@ fn under_faults_every_message_ends_and_every_duplicate_is_explained() {
     assert!(seen.reordered > 0, "no topic ceased to be ordered");
     assert!(seen.results_waiting_max >= world::RESULTS_MAX, "results never took all their places");
     assert!(seen.stopped_in_a_claim > 0, "no stop came while a claim was under way");
+    assert!(seen.claimed_ahead > 0, "nothing was claimed ahead of its turn");
 }
 
 #[test]
@@ -108,4 +109,5 @@ fn a_poison_that_kills_its_relay_ends_crashed_and_nothing_beside_it_does() {
     let seen = run_many(world::Scenario::Poison);
 
     assert!(replaying() || seen.crashed > 0, "no message ended crashed");
+    assert!(replaying() || seen.claimed_ahead > 0, "nothing was claimed ahead of its turn");
 }

@@ -14,6 +14,9 @@ use crate::faults::{Dice, Link};
 use crate::ledger::Ledger;
 use crate::policy::POLICY;
 
+/// Calls of one plugin at once.
+pub const CONCURRENCY: usize = 3;
+
 /// What every relay of a world has in its plugins folder.
 #[derive(Clone)]
 pub struct Folder {
@@ -99,7 +102,7 @@ impl Handlers for Plugins {
             plugin: (*name).into(),
             handler: plugin.clone(),
             policy: Arc::new(policy),
-            concurrency: 3,
+            concurrency: CONCURRENCY,
             order: self.folder.order(name),
             admission,
         })

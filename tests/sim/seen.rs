@@ -35,6 +35,8 @@ seen! {
     resumed,
     interrupted,
     stopped_in_a_claim,
+    /// Claims of more messages than their plugins run at once.
+    claimed_ahead,
     crashed,
     /// Messages that died of their last attempt.
     spent,

@@ -28,7 +28,8 @@ pub enum Scenario {
 
 /// Calls of one relay at once, and results that it may hold.
 const CONCURRENCY: usize = 6;
-pub const RESULTS_MAX: usize = 4 * CONCURRENCY;
+const PLACES_PER_CALL: usize = 4;
+pub const RESULTS_MAX: usize = PLACES_PER_CALL * CONCURRENCY;
 pub const LEASE: Duration = Duration::from_secs(2);
 /// How long the nemesis works. Virtual time.
 const STORM: Duration = Duration::from_secs(40);
@@ -127,6 +128,7 @@ impl World {
             lease: LEASE,
             grace: Duration::from_secs(1),
             max_lapses: if self.scenario == Scenario::Poison { 3 } else { 1000 },
+            places_per_call: PLACES_PER_CALL,
         };
         let jitter = Arc::new(move || Jitter::new(dice.draw(|rng| rng.f64())));
         let relay = Relay::new(Arc::new(store), handlers, jitter, options);

@@ -97,6 +97,7 @@ pub fn resolve(
         lease: positive(&relay, "lease").unwrap_or(defaults.lease),
         grace: relay.duration("grace").unwrap_or(defaults.grace),
         max_lapses: integer(&relay, "max_lapses", 2..=1000).map_or(defaults.max_lapses, |n| n as u32),
+        places_per_call: defaults.places_per_call,
     };
     if relay_options.lease < Duration::from_secs(1) {
         relay.error("lease", "must be at least 1s: it is renewed every third of it");

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outboxd::handler::Handlers;
+use outboxd::metrics::{Metered, MeteredHandlers};
 use outboxd::relay::{Relay, RelayOptions};
 use outboxd_core::Jitter;
 use outboxd_store::OnDelivered;
@@ -22,13 +23,15 @@ pub struct Relays {
 }
 
 impl Relays {
-    /// Starts so many relays, each with connections of its own.
+    /// Starts so many relays, each with connections of its own and with the metrics that `outboxd run` puts around them.
     pub async fn start(outbox: &Outbox, handlers: Arc<dyn Handlers>, relays: usize) -> Relays {
         let (seen, stop, mut tasks) = (Seen::new(), CancellationToken::new(), JoinSet::new());
         for _ in 0..relays {
-            let store = Observed::new(outbox.store().await.outbox, seen.clone());
+            let metered = Arc::new(Metered::new(outbox.store().await.outbox, Arc::default()));
+            let store = Observed::new(metered, seen.clone());
+            let handlers = Arc::new(MeteredHandlers::new(handlers.clone()));
             let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
-            let relay = Relay::new(store, handlers.clone(), draw_jitter, RelayOptions::default());
+            let relay = Relay::new(store, handlers, draw_jitter, RelayOptions::default());
             let stop = stop.clone();
             tasks.spawn(async move {
                 relay.run(stop).await;

@@ -54,14 +54,16 @@ impl Metered {
 
     fn note(&self, settlements: &[Settlement], statuses: &[LeaseStatus]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Counted together: looking a counter up costs more than counting.
+        let mut settled: HashMap<(Arc<str>, &'static str), u64> = HashMap::new();
+        let mut claimed_all = locked(&self.claimed);
         for (settlement, status) in settlements.iter().zip(statuses) {
-            let Some(claimed) = locked(&self.claimed).remove(&settlement.lease_id) else { continue };
+            let Some(claimed) = claimed_all.remove(&settlement.lease_id) else { continue };
             if planted!(25, LeaseStatus::Held, *status) == LeaseStatus::Lost {
                 continue;
             }
-            let topic = self.topics.label(&claimed.topic).to_string();
-            let result = settlement.transition.result();
-            counter!("outboxd_settled_total", "topic" => topic.clone(), "result" => result).increment(1);
+            let topic = self.topics.label(&claimed.topic);
+            *settled.entry((topic.clone(), settlement.transition.result())).or_default() += 1;
             if let Some((reason, error)) = settlement.transition.cause() {
                 let failure = Failure {
                     at_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
@@ -71,7 +73,8 @@ impl Metered {
                     error: one_line(error, ERROR_CHARS_MAX),
                 };
                 self.recent.failed(&claimed.topic, failure);
-                counter!("outboxd_failures_total", "topic" => topic.clone(), "reason" => reason.as_str()).increment(1);
+                counter!("outboxd_failures_total", "topic" => topic.to_string(), "reason" => reason.as_str())
+                    .increment(1);
                 if reason == Reason::Interrupted {
                     counter!("outboxd_calls_interrupted_total").increment(1);
                 }
@@ -79,8 +82,12 @@ impl Metered {
             if settlement.transition == Transition::Delivered {
                 self.recent.delivered(&claimed.topic);
                 let since = now.saturating_sub(Duration::from_millis(claimed.created_at_ms));
-                histogram!("outboxd_delivery_seconds", "topic" => topic).record(since.as_secs_f64());
+                histogram!("outboxd_delivery_seconds", "topic" => topic.to_string()).record(since.as_secs_f64());
             }
+        }
+        drop(claimed_all);
+        for ((topic, result), count) in settled {
+            counter!("outboxd_settled_total", "topic" => topic.to_string(), "result" => result).increment(count);
         }
     }
 }
@@ -97,15 +104,19 @@ impl OutboxStore for Metered {
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
         let claims = self.inner.claim(lanes, lease, lapses_max).await?;
+        let mut counts: HashMap<Arc<str>, u64> = HashMap::new();
+        let (mut claimed, seen) = (locked(&self.claimed), Instant::now());
         for claim in &claims {
-            let topic = self.topics.label(&claim.message.topic);
-            counter!("outboxd_claimed_total", "topic" => topic.to_string()).increment(1);
+            *counts.entry(self.topics.label(&claim.message.topic)).or_default() += 1;
             if claim.lapsed {
                 counter!("outboxd_leases_lapsed_total").increment(1);
             }
             let topic = claim.message.topic.as_str().into();
-            let claimed = Claimed { topic, created_at_ms: claim.message.created_at_ms, seen: Instant::now() };
-            locked(&self.claimed).insert(claim.lease_id, claimed);
+            claimed.insert(claim.lease_id, Claimed { topic, created_at_ms: claim.message.created_at_ms, seen });
+        }
+        drop(claimed);
+        for (topic, count) in counts {
+            counter!("outboxd_claimed_total", "topic" => topic.to_string()).increment(count);
         }
         Ok(claims)
     }

@@ -4,12 +4,22 @@ import asyncio
 import json
 import sys
 import time
+from urllib.parse import parse_qs, quote, urlsplit
 
 import asyncpg
 from grelmicro import Grelmicro
 from grelmicro.outbox import Message, Outbox
 from grelmicro.outbox.postgres import PostgresOutboxAdapter
 from grelmicro.providers.postgres import PostgresProvider
+
+
+def with_host(url: str) -> str:
+    """The URL as grelmicro takes it: the folder of a Unix socket stands where a host does."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    if parts.netloc or "host" not in query:
+        return url
+    return f"postgresql://{query['user'][0]}@{quote(query['host'][0], safe='')}{parts.path}"
 
 
 async def main(url: str, count: int) -> None:
@@ -33,4 +43,4 @@ async def main(url: str, count: int) -> None:
         print(json.dumps({"per_second": count / (time.perf_counter() - begun)}))
 
 
-asyncio.run(main(sys.argv[1].replace("postgres://", "postgresql://", 1), int(sys.argv[2])))
+asyncio.run(main(with_host(sys.argv[1]), int(sys.argv[2])))

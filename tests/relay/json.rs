@@ -86,7 +86,8 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(json("doctor", &["--plugins", "nowhere"]), "[].advice [].check [].found [].verdict");
     assert_eq!(
         json("plugin list", &["--admin", admin]),
-        "[].calls [].canary [].digest [].error [].faults [].file [].hosts [].last_error [].loaded_at_ms [].name \
+        "[].calls [].canary [].digest [].error [].faults [].file [].hosts [].last_error [].limits [].limits.concurrency \
+         [].limits.cpu_ms [].limits.deadline_ms [].limits.memory_bytes [].loaded_at_ms [].name [].previous \
          [].private_networks [].secrets [].state [].tcp [].topics"
     );
     assert_eq!(

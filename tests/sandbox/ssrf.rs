@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outboxd::plugin::SandboxOptions;
-use outboxd_test_support::skip;
+use outboxd_test_support::{guests, skip};
+use serde_json::json;
 
 use crate::egress::Names;
 use crate::guest::gets_its_payload;
 use crate::harness::{call, error, load_with, options, word};
+use crate::tcp;
 
 /// Tells the copy of this test that runs inside the namespace.
 const INSIDE: &str = "OUTBOXD_TEST_IN_NAMESPACE";
@@ -42,6 +44,8 @@ async fn no_form_of_an_inner_address_sends_a_single_packet() {
     if std::env::var_os(INSIDE).is_some() {
         return inside().await;
     }
+    // In the namespace there is no network to build it with.
+    guests::guest("verbs");
     let me = std::env::current_exe().unwrap();
     let ips = "for ip in 10.0.0.1/8 172.16.0.1/12 192.168.0.1/16 169.254.169.254/16 100.64.0.1/10 198.18.0.1/15 fd00:ec2::254/64 \
         2001:db8::1/64 64:ff9b::7f00:1/96 2002:7f00:1::1/48; do ip addr add $ip dev lo; done";
@@ -98,7 +102,10 @@ async fn inside() {
     let options = SandboxOptions { resolver: names.clone(), ..options() };
     // As much as a manifest can grant without a private network.
     let manifest = "[limits]\ndeadline = \"2s\"\n[grants]\nhosts = [\"http://*:*\", \"https://*:*\"]";
-    let plugin = load_with(options, &gets_its_payload(), manifest).await.unwrap();
+    let plugin = load_with(options.clone(), &gets_its_payload(), manifest).await.unwrap();
+    let places = (0..addresses.len()).flat_map(|n| ["alone", "second", "first"].map(|place| format!("{place}{n}")));
+    let peers: Vec<String> = places.map(|place| format!("{place}.example.com:80")).collect();
+    let raw = tcp::load(options, &peers, &format!("[grants]\ntcp = {peers:?}")).await;
     let before = packets();
 
     let mut forms = BTreeSet::new();
@@ -126,6 +133,13 @@ async fn inside() {
             complaints.push(format!("{url}: {came_to} {said}"));
         }
     }
+    for peer in &peers {
+        let handled = call(&raw, &json!({ "do": "tcp", "address": peer }).to_string()).await;
+        let (came_to, said) = (word(&handled.outcome), error(&handled.outcome));
+        if came_to != "cancelled" || !said.starts_with("0 times, then ") || !said.contains("not a public address") {
+            complaints.push(format!("TCP to {peer}: {came_to} {said}"));
+        }
+    }
 
     assert!(complaints.is_empty(), "{} of {}:\n{}", complaints.len(), forms.len(), complaints.join("\n"));
     assert_eq!(packets() - before, 0, "packets on the wire");
@@ -141,5 +155,5 @@ async fn inside() {
     }
     assert_eq!(visitors.load(Ordering::SeqCst), 2);
     assert!(packets() > before);
-    println!("{} forms, 0 packets", forms.len());
+    println!("{} forms and {} peers, 0 packets", forms.len(), peers.len());
 }

@@ -60,7 +60,7 @@ fn serve(mut connection: TcpStream, answer: &[u8]) {
 }
 
 /// The guest `verbs` under a manifest, where the operator allows these peers.
-async fn load(options: SandboxOptions, peers: &[String], manifest: &str) -> OnePlugin {
+pub(crate) async fn load(options: SandboxOptions, peers: &[String], manifest: &str) -> OnePlugin {
     let tcp = peers.iter().map(|peer| TcpPeer::parse(peer).unwrap()).collect();
     let ceiling = Ceiling { tcp, ..ceiling() };
     let parsed = Manifest::parse("verbs.toml", manifest, "verbs", &ceiling, &RetryPolicy::default());

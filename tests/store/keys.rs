@@ -24,6 +24,7 @@ on_every_store! {
     a_paused_topic_gives_no_message_of_any_key
     a_topic_that_is_not_ordered_any_more_holds_nothing
     a_topic_may_become_ordered_while_messages_are_under_way
+    a_message_whose_lease_was_lost_as_its_topic_became_ordered_is_not_forgotten
     a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way
     a_key_with_nothing_left_is_forgotten
     many_messages_of_one_key_are_out_of_the_way_of_the_others
@@ -258,6 +259,19 @@ async fn a_topic_may_become_ordered_while_messages_are_under_way(store: TestStor
     assert_eq!((ids(&first), first[0].lapses), (vec![published[0]], 1));
     store.settle_one(&first[0], Transition::Delivered).await;
     assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), [published[2]]);
+}
+
+async fn a_message_whose_lease_was_lost_as_its_topic_became_ordered_is_not_forgotten(store: TestStore) {
+    let published = store.publish_keyed(&["a"]).await;
+    store.claim(1).await;
+    store.age(2 * LEASE).await;
+
+    let mut claims = Vec::new();
+    for _ in 0..5 {
+        claims.extend(store.claim_in_order(9, BLOCK).await);
+    }
+
+    assert_eq!(ids(&claims), published);
 }
 
 async fn a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way(store: TestStore) {

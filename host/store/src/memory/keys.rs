@@ -46,7 +46,7 @@ impl Table {
             free.sort_unstable();
             asked.extend(free.into_iter().map(|(_, name)| name).take(keys_max));
         }
-        asked.extend(names);
+        asked.extend(names.iter().cloned());
 
         let mut arranged = 0;
         for name in asked {
@@ -54,7 +54,10 @@ impl Table {
                 continue;
             }
             let Some(first) = self.first_of(&name) else {
-                self.keys.remove(&name);
+                // One under a lost lease does not wait yet: it is held below, and needs its key.
+                if !names.contains(&name) {
+                    self.keys.remove(&name);
+                }
                 continue;
             };
             if let Some(row) = self.rows.get_mut(&first) {

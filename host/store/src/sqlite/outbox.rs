@@ -57,8 +57,9 @@ impl OutboxStore for Sqlite {
             Box::pin(async move {
                 let mut transaction = connection.begin_with("begin immediate").await?;
                 let topics = topics.as_str();
-                sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
+                // Before keys are added: the message of a new one may be under a lost lease, and does not wait before it is held.
                 sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
+                sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
                 let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
                 let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
                 let heads: Vec<String> = heads.into_iter().flatten().collect();

@@ -213,6 +213,19 @@ async fn connections_and_bytes_are_limited_as_requests_are() {
 }
 
 #[tokio::test]
+async fn each_look_up_is_paid_for() {
+    let names = Arc::new(Names::default());
+    names.set("redis.test", &[&["203.0.114.9"]]);
+    let manifest = "[limits]\nrequests = 2\n[grants]\ntcp = [\"redis.test:6379\"]";
+    let plugin = load(with_names(&names), &["redis.test:6379".into()], manifest).await;
+
+    let said = told(&plugin, json!({ "do": "look-up", "address": "redis.test:6379", "times": 3 })).await;
+
+    assert!(said.starts_with("2 times, then "), "{said}");
+    assert_eq!(names.lookups.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn an_instance_holds_no_more_than_sixteen_sockets() {
     let peer = Peer::start();
     let plugin = granted(&peer.address.to_string(), "[limits]\nrequests = 100").await;

@@ -15,7 +15,7 @@ pub struct Limits {
     pub cpu: Duration,
     /// The whole call, waiting included. Default 15 s.
     pub deadline: Duration,
-    /// Outgoing requests of one call. Default 32.
+    /// Outgoing requests of one call, TCP connections and their look-ups among them. Default 32.
     pub requests: u32,
     /// Outgoing requests under way at once. Default 4.
     pub requests_at_once: u32,

@@ -56,8 +56,8 @@ impl Waits {
 pub(crate) struct CallEgress {
     pub(super) egress: Arc<Egress>,
     redactor: Redactor,
-    /// Requests and TCP connections.
-    pub(super) requests_left: Arc<AtomicU32>,
+    /// Requests, TCP connections and look-ups for them.
+    requests_left: Arc<AtomicU32>,
     under_way: Arc<Semaphore>,
     pub(crate) upload_left: Arc<AtomicU64>,
     pub(crate) download_left: Arc<AtomicU64>,
@@ -114,10 +114,7 @@ impl CallEgress {
     ) -> Result<(Destination, Request<()>, OwnedSemaphorePermit), EgressError> {
         let destination = self.egress.policy.admit(&method, &uri)?;
         let mut headers = policy::strip(headers)?;
-        let spent = |left: u32| left.checked_sub(1);
-        if self.requests_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spent).is_err() {
-            return Err(EgressError::RequestsSpent);
-        }
+        self.spend()?;
         let under_way = self.under_way.clone().try_acquire_owned().map_err(|_| EgressError::RequestsSpent)?;
         for value in headers.values_mut() {
             if let Some(filled) = self.fill_in(value, &destination)? {
@@ -129,6 +126,13 @@ impl CallEgress {
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         Ok((destination, request, under_way))
+    }
+
+    /// Pays for one request, TCP connection or look-up.
+    pub(super) fn spend(&self) -> Result<(), EgressError> {
+        let spent = |left: u32| left.checked_sub(1);
+        let left = self.requests_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spent);
+        left.map(|_| ()).map_err(|_| EgressError::RequestsSpent)
     }
 
     /// The value with its secrets filled in, or nothing where it has no placeholder.

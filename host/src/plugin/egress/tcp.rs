@@ -1,6 +1,5 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 
 use http::{Method, Uri};
 use tokio_util::task::AbortOnDropHandle;
@@ -66,10 +65,11 @@ impl CallEgress {
     pub(crate) fn look_up(&self, name: &str) -> Result<LookUp, EgressError> {
         self.admit_socket()?;
         let host = Host::parse(name).map_err(|why| self.noted(EgressError::Denied(why)))?;
-        if let Host::Name(name) = &host
-            && !self.egress.policy.tcp.iter().any(|peer| peer.is_named(name))
-        {
-            return Err(self.noted(not_granted(name)));
+        if let Host::Name(name) = &host {
+            if !self.egress.policy.tcp.iter().any(|peer| peer.is_named(name)) {
+                return Err(self.noted(not_granted(name)));
+            }
+            self.spend().map_err(|error| self.noted(error))?;
         }
         let call = self.clone();
         Ok(AbortOnDropHandle::new(tokio::spawn(async move {
@@ -127,9 +127,7 @@ impl CallEgress {
             }
         };
         checked.map_err(EgressError::Denied)?;
-        let spent = |left: u32| left.checked_sub(1);
-        let left = self.requests_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spent);
-        left.map(|_| ()).map_err(|_| EgressError::RequestsSpent)
+        self.spend()
     }
 
     fn noted(&self, error: EgressError) -> EgressError {

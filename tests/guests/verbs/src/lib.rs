@@ -55,6 +55,7 @@ impl Guest for Verbs {
             "echo-http" => Err(reach::echo(&order)),
             "file" => Err(reach::file(order.text("path", "/etc/passwd"))),
             "tcp" => Err(reach::tcp(&order)),
+            "look-up" => Err(reach::look_up(&order)),
             "tcp-kept" => Err(reach::tcp_kept(&order)),
             "listen" => Err(reach::listen(&order)),
 

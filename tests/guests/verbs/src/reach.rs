@@ -1,7 +1,7 @@
 //! Everything that reaches, or tries to reach, out of the sandbox.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Mutex;
 
 use serde_json::json;
@@ -86,6 +86,16 @@ fn talk(order: &Order) -> std::io::Result<(TcpStream, String)> {
     let mut read = vec![];
     (&mut connection).take(order.number("read", 0)).read_to_end(&mut read)?;
     Ok((connection, String::from_utf8_lossy(&read).into_owned()))
+}
+
+/// Looks "address" up as often as "times" says, and answers with how often that went well.
+pub fn look_up(order: &Order) -> Failure {
+    for well in 0..order.number("times", 1) {
+        if let Err(error) = order.text("address", "").to_socket_addrs() {
+            return Failure::Cancel(format!("{well} times, then {error}"));
+        }
+    }
+    Failure::Cancel("every time".into())
 }
 
 /// Keeps one connection from message to message, and answers with what came over it this time.

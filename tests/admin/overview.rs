@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
 use outboxd::metrics::Snapshot;
+use outboxd::plugin::PluginInfo;
 use outboxd_core::{Admission, Claim, Order, Outcome};
 use outboxd_store::{Listening, MemoryStore, SnapshotHolder, TopicStats};
 use serde_json::Value;
@@ -68,6 +69,34 @@ async fn topics_that_wait_for_a_person_come_first() {
         stats.as_array().expect("a list").iter().filter(|stats| stats["parked"] == true).collect();
     assert_eq!(parked.len(), 1);
     assert_eq!(parked[0]["topic"], "parked");
+}
+
+#[tokio::test]
+async fn a_plugin_is_shown_with_all_that_it_reaches() {
+    let plugin = PluginInfo {
+        name: "orders".into(),
+        file: "orders.wasm".into(),
+        digest: None,
+        previous: None,
+        topics: vec![],
+        hosts: vec!["https://hooks.example.com".into()],
+        private_networks: vec!["10.0.0.0/8".into()],
+        tcp: vec!["redis.internal:6379".into()],
+        secrets: vec!["SHOP_KEY".into()],
+        limits: None,
+        state: "live",
+        canary: None,
+        error: None,
+        loaded_at_ms: None,
+        calls: 0,
+        faults: 0,
+        last_error: None,
+    };
+
+    let page = get(&admin(Arc::new(MemoryStore::default()), vec![], vec![plugin]), "/").await.text;
+
+    let reaches = "https://hooks.example.com, 10.0.0.0/8, tcp://redis.internal:6379, secret SHOP_KEY";
+    assert!(page.contains(reaches), "{page}");
 }
 
 #[tokio::test]

@@ -52,9 +52,15 @@ fn a_list_shows_name_digest_topics_grants_state_age_calls_and_faults_of_every_pl
 
     let shown = list(&[]);
     let live_line = shown.lines().find(|line| line.starts_with("live")).expect("its line");
-    for word in
-        ["live.*", "https://hooks.example.com", "127.0.0.0/8", "127.0.0.1:4222", "SHOP_KEY", "32 MiB, 2s of 5s", "20"]
-    {
+    for word in [
+        "live.*",
+        "https://hooks.example.com",
+        "127.0.0.0/8",
+        "tcp://127.0.0.1:4222",
+        "SHOP_KEY",
+        "32 MiB, 2s of 5s",
+        "20",
+    ] {
         assert!(live_line.contains(word), "{word}: {shown}");
     }
     assert!(shown.contains("on trial") && shown.contains("this is text"), "{shown}");

@@ -163,7 +163,8 @@ fn failure_list(failures: &[Failure]) -> Markup {
 
 /// What it is granted, in one line.
 fn reaches(plugin: &PluginInfo) -> String {
-    let grants = [&plugin.hosts, &plugin.private_networks, &plugin.tcp].into_iter().flatten().cloned();
+    let grants = plugin.hosts.iter().chain(&plugin.private_networks).cloned();
+    let grants = grants.chain(plugin.tcp.iter().map(|peer| format!("tcp://{peer}")));
     let grants: Vec<String> = grants.chain(plugin.secrets.iter().map(|name| format!("secret {name}"))).collect();
     if grants.is_empty() { "nothing".into() } else { grants.join(", ") }
 }

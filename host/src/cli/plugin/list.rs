@@ -41,14 +41,15 @@ pub async fn list(global: &Global, admin: Option<String>, json: bool) -> anyhow:
 
 fn row(plugin: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value| {
+    let items = |value: &Value, scheme: &str| {
         let items = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-        items.collect::<Vec<_>>().join(" ")
+        items.map(|item| format!("{scheme}{item}")).collect::<Vec<_>>()
     };
+    let list = |value: &Value| items(value, "").join(" ");
     let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
     let short = |digest: &Value| text(digest).chars().take(12).collect::<String>();
-    let reaches = ["hosts", "private_networks", "tcp"].iter().map(|grant| list(&plugin[*grant]));
-    let reaches: Vec<String> = reaches.filter(|grants| !grants.is_empty()).collect();
+    let reaches = [("hosts", ""), ("private_networks", ""), ("tcp", "tcp://")];
+    let reaches = reaches.map(|(grants, scheme)| items(&plugin[grants], scheme)).concat();
     let canary = &plugin["canary"];
     let (limits, loaded) = (&plugin["limits"], plugin["loaded_at_ms"].as_u64());
     let limits = match (limits["memory_bytes"].as_u64(), limits["cpu_ms"].as_u64(), limits["deadline_ms"].as_u64()) {

@@ -93,7 +93,7 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(
         json("plugin check", &[component]),
         "bytes compile_ms digest exports file goldens hosts imports memory_bytes memory_bytes_at_start private_networks \
-         secrets start_ms tcp topics"
+         secrets start_ms tcp topics untrusted"
     );
     assert_eq!(
         json("plugin invoke", &[component, "--topic", "verbs", "--payload", payload]),

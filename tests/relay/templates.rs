@@ -248,6 +248,26 @@ fn what_a_relay_would_refuse_does_not_pass_the_check() {
 }
 
 #[test]
+fn the_check_tells_what_trust_asks_for() {
+    let stage = Stage::sqlite();
+    stage.install_verbs("");
+    let file = verbs(&stage);
+    let check = |trust: &str, more: &[&str]| {
+        stage.configure(trust);
+        stage.outboxd(&[&["plugin", "check", &file], more].concat()).ok()
+    };
+
+    let unpinned: Value = serde_json::from_str(&check("[trust]\nrequire_pins = true", &["--json"])).expect("JSON");
+    let pin = |digest: &str| format!("[trust.pins]\nverbs = [{digest:?}]");
+    let pinned = check(&pin(unpinned["digest"].as_str().expect("a digest")), &[]);
+    let changed = check(&pin(&"0".repeat(64)), &[]);
+
+    assert!(unpinned["untrusted"].as_str().is_some_and(|why| why.starts_with("it has no pin")), "{unpinned:#}");
+    assert!(pinned.starts_with(&format!("{file} would be accepted\n")), "{pinned}");
+    assert!(changed.starts_with(&format!("{file} would be accepted if it were trusted: its digest ")), "{changed}");
+}
+
+#[test]
 fn a_secret_at_hand_is_there_for_the_plugin_that_is_tried() {
     let stage = Stage::sqlite();
     stage.configure("[secrets]\nSHOP_KEY = { env = \"SHOP_KEY\" }\nOTHER = { env = \"NOBODY_SETS_THIS\" }");

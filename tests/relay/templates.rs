@@ -36,8 +36,9 @@ fn run(stage: &Stage, tools: &[PathBuf], command: &str) {
     assert!(output.status.success(), "{command}\n{}\n{}", said(&output.stdout), said(&output.stderr));
 }
 
-/// From the page's first command to a thousand messages at the target, each under its own idempotency key.
-fn the_page_works(page: &str, tools: &[PathBuf]) {
+/// From the page's first command to a thousand messages at the target, each under its own idempotency key; then odd answers, of
+/// so many bytes.
+fn the_page_works(page: &str, tools: &[PathBuf], answer_bytes: usize) {
     let stage = Stage::postgres();
     let receiver = Receiver::start();
     let mut commands = commands(page);
@@ -59,38 +60,59 @@ fn the_page_works(page: &str, tools: &[PathBuf]) {
     assert!(arrived, "{} of {} messages arrived", keys().len(), MESSAGES + 2);
     let ids: BTreeSet<u64> = receiver.received().iter().filter_map(|request| request.json()["id"].as_u64()).collect();
     assert_eq!(ids.len(), MESSAGES);
+
+    odd_answers_are_told(&stage, &receiver, answer_bytes);
 }
+
+/// What a target answers may be no UTF-8, or have a character where its reason is cut: it is told, and no fault of the plugin's.
+fn odd_answers_are_told(stage: &Stage, receiver: &Receiver, answer_bytes: usize) {
+    // Latin-1, a character longer than it need be, a surrogate, one beyond the last, half a one.
+    let no_utf8 = b"told: \xe9 \xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82".to_vec();
+    for body in [no_utf8, format!("told: {}", "€".repeat(answer_bytes / "€".len())).into_bytes()] {
+        receiver.script([Answer::status(400).body(body)]);
+
+        let id = stage.publish("orders", r#"{"id": 7, "total": 1.5}"#);
+
+        let message = stage.wait_until(&id, "dead");
+        let told = message["last_error"].as_str().is_some_and(|error| error.starts_with("HTTP 400: told: "));
+        assert!(told, "{message:#}");
+    }
+}
+
+/// More than the text of a call may hold.
+const LARGE: usize = 4 << 20;
 
 #[test]
 fn rust() {
-    the_page_works(include_str!("../../docs/plugins/rust.md"), &[]);
+    the_page_works(include_str!("../../docs/plugins/rust.md"), &[], LARGE);
 }
 
 #[test]
 fn js() {
     if is_there("npm") {
-        the_page_works(include_str!("../../docs/plugins/js.md"), &[]);
+        // QuickJS would decode megabytes for longer than a call may compute.
+        the_page_works(include_str!("../../docs/plugins/js.md"), &[], 16 << 10);
     }
 }
 
 #[test]
 fn python() {
     if is_there("python3") {
-        the_page_works(include_str!("../../docs/plugins/python.md"), &[]);
+        the_page_works(include_str!("../../docs/plugins/python.md"), &[], LARGE);
     }
 }
 
 #[test]
 fn go() {
     if let Some(go) = tool("go") {
-        the_page_works(include_str!("../../docs/plugins/go.md"), &[go.join("bin")]);
+        the_page_works(include_str!("../../docs/plugins/go.md"), &[go.join("bin")], LARGE);
     }
 }
 
 #[test]
 fn c() {
     if let Some(programs) = tool("clang") {
-        the_page_works(include_str!("../../docs/plugins/c.md"), &[programs]);
+        the_page_works(include_str!("../../docs/plugins/c.md"), &[programs], LARGE);
     }
 }
 

@@ -117,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_answer_its_start_is_the_reason() {
+        let Err(Failure::Retry(retry)) =
+            (Answer { status: 503, headers: vec![], body: "€".repeat(1 << 20).into() }).accepted()
+        else {
+            panic!("accepted")
+        };
+
+        assert!(
+            retry.reason.starts_with("HTTP 503: €") && retry.reason.len() == (8 << 10) - 1,
+            "{}",
+            retry.reason.len()
+        );
+    }
+
+    #[test]
     fn a_wait_that_is_no_number_of_seconds_is_none() {
         for odd in ["", "soon", "-1", "1.5", "99999999999999999999999", "Wed, 21 Oct 2015 07:28:00 GMT"] {
             assert_eq!(answer(503, &[("retry-after", odd)]).retry_after(), None, "{odd}");

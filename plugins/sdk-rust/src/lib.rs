@@ -77,13 +77,21 @@ pub fn handle<T: DeserializeOwned>(
 
 /// Never try again: the message is dead, with this text as its error, until a person redrives it.
 pub fn cancel(reason: impl Into<String>) -> Failure {
-    Failure::Cancel(reason.into())
+    Failure::Cancel(cropped(reason.into()))
 }
 
 /// Try again, after `after` where the target says when, else by the topic's backoff.
 pub fn retry(reason: impl Into<String>, after: Option<Duration>) -> Failure {
     let after_ms = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-    Failure::Retry(bindings::outboxd::plugin::messages::Retry { reason: reason.into(), after_ms })
+    Failure::Retry(bindings::outboxd::plugin::messages::Retry { reason: cropped(reason.into()), after_ms })
+}
+
+/// What the host keeps of a reason. Bytes. Megabytes of one would end the call as a trap.
+const REASON_BYTES_MAX: usize = 8 << 10;
+
+fn cropped(mut reason: String) -> String {
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    reason
 }
 
 /// A value of `[settings]` in the manifest, where there is one.

@@ -48,10 +48,38 @@ bool exports_outboxd_plugin_handler_handle(outboxd_message *message, outboxd_fai
     return delivered;
 }
 
+// How many bytes the UTF-8 character at `at` has, or 0 where none stands there. A NUL ends the text, and every check.
+static size_t character(const unsigned char *at)
+{
+    size_t length = at[0] < 0x80 ? 1 : at[0] < 0xC2 ? 0 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : at[0] < 0xF5 ? 4 : 0;
+    // What is longer than it need be, a surrogate, or beyond the last character shows in the second byte.
+    unsigned char least = at[0] == 0xE0 ? 0xA0 : at[0] == 0xF0 ? 0x90 : 0x80;
+    unsigned char most = at[0] == 0xED ? 0x9F : at[0] == 0xF4 ? 0x8F : 0xBF;
+    for (size_t i = 1; i < length; i++) {
+        if (at[i] < least || at[i] > most)
+            return 0;
+        least = 0x80;
+        most = 0xBF;
+    }
+    return length;
+}
+
+// The contract's strings are UTF-8, and a target may answer anything: a '?' for each byte that is none.
+static void only_utf8(char *text)
+{
+    while (*text != 0) {
+        size_t length = character((const unsigned char *)text);
+        if (length == 0)
+            *text = '?';
+        text += length > 0 ? length : 1;
+    }
+}
+
 static void print(plugin_string_t *reason, const char *format, va_list values)
 {
     char text[4096];
     vsnprintf(text, sizeof text, format, values);
+    only_utf8(text);
     plugin_string_dup(reason, text);
 }
 

@@ -8,6 +8,9 @@ from componentize_py_types import Err
 from wit_world.imports import context, http, store
 from wit_world.imports.messages import Failure_Cancel, Failure_Retry, Message, Retry
 
+# The host keeps 8 KiB of a reason, and megabytes of one would end the call as a trap.
+REASON_MAX = 8192
+
 
 @dataclass
 class Answer:
@@ -21,12 +24,12 @@ class Answer:
 
 def cancel(reason: str) -> Err:
     """Never try again: the message is dead, with this text as its error. Raise it."""
-    return Err(Failure_Cancel(reason))
+    return Err(Failure_Cancel(reason[:REASON_MAX]))
 
 
 def retry(reason: str, after_ms: Optional[int] = None) -> Err:
     """Try again, after `after_ms` where the target says it, else by the topic's backoff. Raise it."""
-    return Err(Failure_Retry(Retry(reason, after_ms)))
+    return Err(Failure_Retry(Retry(reason[:REASON_MAX], after_ms)))
 
 
 def json_of(message: Message) -> Any:

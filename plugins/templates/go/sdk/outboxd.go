@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	_ "outboxd/gen"
@@ -59,7 +60,7 @@ func Handle[T any](deliver func(T, Message) error) {
 func failed(err error) result {
 	var gaveUp cancelled
 	if errors.As(err, &gaveUp) {
-		failure := messages.MakeFailureCancel(err.Error())
+		failure := messages.MakeFailureCancel(safe(err.Error()))
 		return wit.Err[wit.Unit](failure)
 	}
 	after := wit.None[uint64]()
@@ -67,8 +68,16 @@ func failed(err error) result {
 	if errors.As(err, &later) && later.after > 0 {
 		after = wit.Some(uint64(later.after.Milliseconds()))
 	}
-	retry := messages.Retry{Reason: err.Error(), AfterMs: after}
+	retry := messages.Retry{Reason: safe(err.Error()), AfterMs: after}
 	return wit.Err[wit.Unit](messages.MakeFailureRetry(retry))
+}
+
+// safe makes any text one that may leave the plugin: the contract's strings are UTF-8, and the host keeps 8 KiB of a reason.
+func safe(text string) string {
+	if len(text) > 8<<10 {
+		text = text[:8<<10]
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // Setting is a value of [settings] in the manifest, or nothing where there is none.
@@ -81,5 +90,5 @@ func Setting(name string) string {
 
 // Log writes a line to the host's log.
 func Log(format string, a ...any) {
-	logging.Log(logging.Level_Info, "", fmt.Sprintf(format, a...))
+	logging.Log(logging.Level_Info, "", safe(fmt.Sprintf(format, a...)))
 }

@@ -66,7 +66,6 @@ fn main() {
     if args.quick {
         args = Args { messages: 300, rounds: 1, backlog: 2_000, backlog_drained: 500, seconds: 1, ..args };
     }
-    outboxd::metrics::install().expect("the recorder is installed once");
     // As `outboxd run` has it.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");

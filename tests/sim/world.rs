@@ -28,7 +28,7 @@ pub enum Scenario {
 
 /// Calls of one relay at once, and results that it may hold.
 const CONCURRENCY: usize = 6;
-const PLACES_PER_CALL: usize = 4;
+const PLACES_PER_CALL: usize = 3;
 pub const RESULTS_MAX: usize = PLACES_PER_CALL * CONCURRENCY;
 pub const LEASE: Duration = Duration::from_secs(2);
 /// How long the nemesis works. Virtual time.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, safe_text};
+use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, Payload, one_line, safe_text};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -132,7 +132,10 @@ impl Reply {
 impl Golden {
     /// Reads a golden message; the text says what is wrong with it.
     pub fn parse(text: &str) -> Result<Golden, String> {
-        let golden: Golden = serde_json::from_str(text).map_err(|error| format!("it is no golden message: {error}"))?;
+        let golden: Golden = serde_json::from_str(text).map_err(|error| {
+            // It names fields, whatever they hold.
+            format!("it is no golden message: {}", one_line(&error.to_string(), 300))
+        })?;
         if let Some(id) = golden.message.id.as_ref().filter(|id| Uuid::parse_str(id).is_err()) {
             return Err(format!("message.id {id:?} is no UUID"));
         }

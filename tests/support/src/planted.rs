@@ -106,7 +106,6 @@ pub const BUGS: &[Bug] = &[
     simulated(26, "the backoff wraps", "core: backoff.rs", STORM, &["does not follow from Some("]),
     simulated(27, "a plugin's delay is not clamped", "core: decide.rs", STORM, &["does not follow from Some(Retry"]),
     stored(28, "NUL reaches last_error", "no_error_text_makes_a_settle_fail", &["settle::postgres::no_error_text_makes_a_settle_fail"]),
-    simulated(29, "a message that waits for a retry lets the next one of its key go", "core: order.rs", CALM, &["which is the earlier of its key"]),
     sandboxed(30, "a reload mixes versions: the old component under the new digest", "plugin: validator.rs", "a_new_version_is_live_soon", &["reload::a_new_version_is_live_soon"]),
     sandboxed(31, "a name's addresses are not checked", "egress: connector.rs", "a_name_is_resolved_once", &["egress::a_name_is_resolved_once"]),
     sandboxed(32, "a name is resolved again to connect", "egress: connector.rs", "a_name_is_resolved_once", &["left: 2", "right: 1"]),

@@ -26,8 +26,12 @@ mod keys_race;
 mod lease;
 /// The table's name.
 mod names;
+/// What is done to all stores alike, at random.
+mod operations;
 /// What the statements cost.
 mod planner;
+/// The same on SQLite.
+mod planner_sqlite;
 /// Behind PgBouncer.
 mod pooler;
 /// Several processes on one SQLite file.

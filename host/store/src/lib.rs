@@ -6,6 +6,7 @@
 //! Absent on purpose: plugins, HTTP, settings, and any INSERT into the outbox table (`outboxd-client` has the only one).
 
 mod admin;
+mod change;
 mod connect;
 mod connections;
 mod doctor;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use outboxd_core::planted_bug;
 
+use crate::change::Change;
 use crate::memory::{Row, Table};
-use crate::row::Change;
 
 /// A statement with something put in another's place, wherever it stands.
 struct Edit {

@@ -154,8 +154,8 @@ impl Surface {
 mod tests {
     use wit_parser::WorldItem;
 
+    use super::super::args::Lang;
     use super::*;
-    use crate::cli::args::Lang;
 
     const HANDLER: &str = r#"
         (func (export "outboxd:plugin/handler@1.0.0#handle")

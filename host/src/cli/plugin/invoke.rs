@@ -5,7 +5,8 @@ use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Order, Outcome, 
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::cli::args::{Global, InvokeArgs};
+use super::args::InvokeArgs;
+use crate::cli::args::Global;
 use crate::cli::output;
 use crate::cli::settings::{self, WrongSettings};
 use crate::plugin::{Exchange, Invoked};

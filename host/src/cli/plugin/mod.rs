@@ -1,5 +1,6 @@
 //! `outboxd plugin`: begin a plugin, look at it, try it without a database, and see what a running relay serves.
 
+mod args;
 mod build;
 mod check;
 mod invoke;
@@ -11,8 +12,9 @@ mod test;
 use std::path::Path;
 
 use anyhow::anyhow;
+pub use args::PluginCommand;
 
-use super::args::{Global, PluginCommand};
+use super::args::Global;
 use super::settings::{self, WrongSettings};
 use crate::config::Config;
 use crate::plugin::egress::HostPattern;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use super::args::Lang;
 use super::templates;
-use crate::cli::args::Lang;
 use crate::cli::output;
 use crate::cli::settings::WrongSettings;
 

@@ -1,6 +1,6 @@
 //! The projects that `plugin new` writes. `{{name}}` in a path or a text becomes the plugin's name.
 
-use crate::cli::args::Lang;
+use super::args::Lang;
 
 /// A file of a project: its path and its text.
 pub type File = (&'static str, &'static str);

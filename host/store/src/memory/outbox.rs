@@ -8,8 +8,9 @@ use outboxd_core::{
 };
 
 use super::{MemoryStore, Row};
+use crate::change::Change;
 use crate::outbox::{by_order, keys_max, window};
-use crate::row::{Change, lets_go_on, milliseconds};
+use crate::row::{lets_go_on, milliseconds};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]

@@ -6,8 +6,9 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
+use crate::change::Change;
 use crate::outbox::{by_order, keys_max, window};
-use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
+use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]

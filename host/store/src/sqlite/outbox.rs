@@ -8,8 +8,9 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
+use crate::change::Change;
 use crate::outbox::{by_order, keys_max, slots_max, window};
-use crate::row::{Change, ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
+use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
 #[async_trait]

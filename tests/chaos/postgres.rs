@@ -48,7 +48,13 @@ fn duplicates_max(cause: Cause) -> usize {
 fn nothing_is_lost_when_relays_and_database_are_killed() {
     let _alone = alone();
     Round::repeat("postgres", |seed| {
-        storm(&KILLS, seed).must_have_seen(&[Rare::Recovered, Rare::Fenced, Rare::UnknownSettle, Rare::Duplicate])
+        storm(&KILLS, seed).must_have_seen(&[
+            Rare::Recovered,
+            Rare::Fenced,
+            Rare::UnknownSettle,
+            Rare::Duplicate,
+            Rare::InOrder,
+        ])
     });
 }
 
@@ -80,5 +86,5 @@ fn storm(numbers: &Numbers, seed: Seed) -> Round {
     });
     let round = market.reckon(&stage, seed, began.elapsed());
     drop(relays);
-    round.judged(stage, duplicates_max)
+    round.judged(stage, duplicates_max).must_have_killed(numbers.kills)
 }

@@ -142,6 +142,8 @@ pub enum Rare {
     UnknownSettle,
     /// An application committed and got no answer.
     UnknownCommit,
+    /// Messages of a key, one after the other.
+    InOrder,
 }
 
 /// How often the relays told of what must have happened to some.
@@ -198,10 +200,19 @@ impl Round {
             Rare::Fenced => self.said.fenced,
             Rare::UnknownSettle => self.said.unknown,
             Rare::UnknownCommit => verdict.unknown_committed,
+            Rare::InOrder => verdict.in_order,
         };
         let unseen: Vec<&Rare> = rares.iter().filter(|rare| seen(rare) == 0).collect();
         if !unseen.is_empty() && self.failure.is_none() {
             self.failure = Some(format!("the round never saw {unseen:?}"));
+        }
+        self
+    }
+
+    /// A round whose time was over before half of the kills has failed: the machine is too slow to say anything.
+    pub fn must_have_killed(mut self, asked: usize) -> Round {
+        if 2 * self.kills() < asked && self.failure.is_none() {
+            self.failure = Some(format!("only {} of {asked} kills before the round's time was over", self.kills()));
         }
         self
     }

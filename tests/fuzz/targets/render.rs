@@ -5,7 +5,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use outboxd::cli::{story, without_password};
 use outboxd_core::{AttemptRecord, LeaseStatus, MessageId, Reason, Settlement, Transition, one_line, safe_text};
-use outboxd_core::{Claim, Lane, Order};
+use outboxd_core::{Claim, Lane, OnDead, Order};
 use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _};
 use scraper::Html;
 use tower::ServiceExt as _;
@@ -50,7 +50,7 @@ async fn shown_of(text: &str) -> Shown {
     let message = store.show(id).await.expect("the memory store answers").expect("it is there");
     let admin = admin(store);
     let mut shapes = Vec::new();
-    for path in ["/", "/messages?state=dead", &format!("/messages/{}", id.0)] {
+    for path in ["/", "/messages?state=dead", "/keys", &format!("/messages/{}", id.0)] {
         let request = Request::get(path).header("host", "127.0.0.1:8787").body(Body::empty()).expect("a request");
         let response = outboxd::admin::router(admin.clone()).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), 200, "{path}");
@@ -60,10 +60,12 @@ async fn shown_of(text: &str) -> Shown {
     Shown { shapes, story: story(&message) }
 }
 
-/// The message dies of an error that says `text`.
+/// The message dies of an error that says `text`, and blocks its key.
 async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
-    let lane = Lane { topic: text.into(), slots: 1, order: Order::None };
-    let claims = store.claim(&[lane], Duration::from_secs(9), 3).await.expect("the memory store answers");
+    let order = Order::ByKey { on_dead: OnDead::Block };
+    let lanes = [Lane { topic: text.into(), slots: 1, order }];
+    store.arrange(&lanes).await.expect("the memory store answers");
+    let claims = store.claim(&lanes, Duration::from_secs(9), 3).await.expect("the memory store answers");
     let [Claim { lease_id, attempt, .. }] = &claims[..] else { panic!("{} claims", claims.len()) };
     let record = AttemptRecord {
         attempt: *attempt,
@@ -73,8 +75,7 @@ async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
         digest: Some(text.into()),
     };
     let transition = Transition::Dead { reason: Reason::Trap, error: text.into() };
-    let settlement =
-        Settlement { id, lease_id: *lease_id, transition, order: Order::None, rest: Duration::ZERO, record };
+    let settlement = Settlement { id, lease_id: *lease_id, transition, order, rest: Duration::ZERO, record };
     let settled = store.settle(&[settlement]).await.expect("the memory store answers");
     assert_eq!(settled, [LeaseStatus::Held]);
 }

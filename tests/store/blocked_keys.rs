@@ -11,6 +11,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 on_every_store! {
     a_dead_message_blocks_its_key
     a_dead_message_is_skipped_where_the_topic_says_so
+    a_key_that_was_blocked_before_stays_so
     an_expired_message_blocks_nothing
     a_redriven_message_that_blocked_its_key_goes_first
     a_redriven_message_that_was_skipped_waits_for_its_turn_like_any_other
@@ -20,6 +21,14 @@ on_every_store! {
     what_blocks_a_key_is_not_purged
     keys_are_listed_with_what_is_at_their_head
     stats_count_blocked_keys
+}
+
+mod databases {
+    use super::a_key_whose_blocking_message_was_deleted_is_still_counted;
+
+    crate::backend::on_every_database! {
+        a_key_whose_blocking_message_was_deleted_is_still_counted
+    }
 }
 
 async fn a_dead_message_blocks_its_key(store: TestStore) {
@@ -39,6 +48,16 @@ async fn a_dead_message_is_skipped_where_the_topic_says_so(store: TestStore) {
 
     store.settle_one(&claims[0], dead()).await;
 
+    assert_eq!(ids(&store.claim_in_order(9, SKIP).await), [published[1]]);
+}
+
+async fn a_key_that_was_blocked_before_stays_so(store: TestStore) {
+    let published = store.publish_keyed(&["a", "a"]).await;
+    let claims = store.claim_in_order(9, BLOCK).await;
+    store.settle_one(&claims[0], dead()).await;
+
+    assert_eq!(store.claim_in_order(9, SKIP).await, []);
+    store.admin.skip_key(TOPIC, "a").await.unwrap();
     assert_eq!(ids(&store.claim_in_order(9, SKIP).await), [published[1]]);
 }
 
@@ -169,6 +188,17 @@ async fn stats_count_blocked_keys(store: TestStore) {
     let stats = store.admin.stats().await.unwrap();
 
     assert_eq!((stats[0].blocked_keys, stats[0].held, stats[0].dead), (2, 1, 2));
+}
+
+async fn a_key_whose_blocking_message_was_deleted_is_still_counted(store: TestStore) {
+    store.publish_keyed(&["a", "a"]).await;
+    let claims = store.claim_in_order(9, BLOCK).await;
+    store.settle_one(&claims[0], dead()).await;
+    store.claim_in_order(9, BLOCK).await;
+
+    store.execute("delete from outbox where state = 'dead'").await.unwrap();
+
+    assert_eq!(store.admin.stats().await.unwrap()[0].blocked_keys, 1);
 }
 
 async fn redrive(store: &TestStore, id: MessageId) {

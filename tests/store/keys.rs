@@ -274,6 +274,20 @@ async fn a_message_whose_lease_was_lost_as_its_topic_became_ordered_is_not_forgo
     assert_eq!(ids(&claims), published);
 }
 
+/// Due since a moment ago, its key not there yet.
+#[tokio::test]
+async fn sqlite_holds_nothing_for_a_key_that_is_not_there() {
+    let store = TestStore::sqlite().await;
+    let published = store.publish_keyed(&["a"]).await;
+    let hold = include_str!("../../host/store/src/sqlite/sql/hold.sql").replace("{table}", "outbox");
+    let hold = hold.replace("{keys}", "outbox_keys").replace("?1", &format!("'[\"{TOPIC}\"]'")).replace("?2", "9");
+
+    store.execute(&hold).await.unwrap();
+
+    assert_eq!(store.show(published[0]).await.summary.state, "pending");
+    assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), published);
+}
+
 async fn a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way(store: TestStore) {
     let published = store.publish_keyed(&["a", "a"]).await;
     let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 1) }];

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use outboxd_core::{Claim, Lane, MessageId, OnDead, Order, Transition};
 use outboxd_store::{KeyFilter, KeyState, Selection, Store};
+use sqlx::Connection as _;
 use tokio::sync::Mutex;
 
-use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, lane, retry, settlement};
+use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, retry, settlement};
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const RELAYS: usize = 4;
@@ -120,6 +121,7 @@ impl Race {
             let filter = KeyFilter { topic: Some(TOPIC.into()), state: Some(KeyState::Blocked) };
             for blocked in store.admin.keys(&filter, 10).await.expect("keys") {
                 self.blocked.fetch_add(1, Relaxed);
+                assert_ne!(blocked.reason.as_deref(), Some("discarded"), "a discarded message blocks its key");
                 let head = MessageId(blocked.head.expect("what blocks it").parse().expect("an id"));
                 if fastrand::bool() {
                     let one = Selection::Ids(vec![head]);
@@ -198,4 +200,33 @@ async fn relays_never_deliver_two_of_a_key_at_once_nor_out_of_order_nor_forget_o
     assert!(delivered > 100 && blocked > 0, "the race was one");
     let stats = store.admin.stats().await.expect("stats");
     assert_eq!(stats[0].live(), 0, "{stats:?}");
+}
+
+/// It waits for the message's lock while the message becomes the head of its key.
+#[tokio::test]
+async fn a_message_that_is_discarded_as_its_turn_comes_does_not_block_its_key() {
+    let store = TestStore::postgres().await;
+    let published = store.publish_keyed(&["a", "a"]).await;
+    let mut arranging = store.postgres_connection().await;
+    let mut arranging = arranging.begin().await.unwrap();
+    let (locks, adds) = (
+        "select id from shop.outbox where id = $1 for update",
+        "insert into shop.outbox_keys (topic, key, head) values ($2, 'a', $1)",
+    );
+    sqlx::query(locks).bind(published[0].0).execute(&mut *arranging).await.unwrap();
+    let (admin, first) = (store.admin.clone(), Selection::Ids(vec![published[0]]));
+    let discard = tokio::spawn(async move { admin.discard(&first, 1).await });
+    let deadline = Instant::now() + LEASE;
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let mut watching = store.postgres_connection().await;
+    while sqlx::query_scalar::<_, i64>(waits).fetch_one(&mut watching).await.unwrap() == 0 {
+        assert!(Instant::now() < deadline, "the discard does not wait");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sqlx::query(adds).bind(published[0].0).bind(TOPIC).execute(&mut *arranging).await.unwrap();
+    arranging.commit().await.unwrap();
+
+    assert_eq!(discard.await.unwrap().unwrap(), 1);
+
+    assert_eq!(ids(&store.claim_in_order(9, crate::keys::BLOCK).await), published[1..]);
 }

@@ -15,7 +15,7 @@ pub enum Order {
 /// What a dead letter does to its key in an ordered topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDead {
-    /// The later messages of its key wait until a person redrives, discards or skips it.
+    /// The later messages of its key wait until a person redrives or skips it.
     #[default]
     Block,
     /// The next message of its key goes on.

@@ -126,14 +126,18 @@ impl Table {
 
     pub(super) fn skip_key(&mut self, topic: &str, key: &str) -> bool {
         let now = self.now();
-        let is_live =
-            |id: &MessageId| self.rows.get(id).is_some_and(|row| row.waits() || row.state == State::Processing);
-        let Some(key) = self.keys.get_mut(&(topic.to_owned(), key.to_owned())) else { return false };
-        let blocked = key.head.is_some_and(|id| !is_live(&id));
+        let name = (topic.to_owned(), key.to_owned());
+        let blocked = self.keys.get(&name).is_some_and(|key| self.is_blocked(key));
         if blocked {
-            *key = Key { head: None, free_at: now };
+            self.keys.insert(name, Key { head: None, free_at: now });
         }
         blocked
+    }
+
+    /// What is at its head is dead, or was deleted.
+    fn is_blocked(&self, key: &Key) -> bool {
+        let is_live = |id| self.rows.get(id).is_some_and(|row| row.waits() || row.state == State::Processing);
+        key.head.as_ref().is_some_and(|id| !is_live(id))
     }
 
     pub(super) fn resume_key(&mut self, topic: &str, key: &str) -> bool {
@@ -209,7 +213,6 @@ impl Table {
     }
 
     pub(super) fn blocked_keys(&self, topic: &str) -> u64 {
-        let heads = self.keys.iter().filter(|(name, _)| name.0 == topic).filter_map(|(_, key)| key.head);
-        heads.filter(|id| self.blocks(*id)).count() as u64
+        self.keys.iter().filter(|(name, key)| name.0 == topic && self.is_blocked(key)).count() as u64
     }
 }

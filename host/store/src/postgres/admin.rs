@@ -87,10 +87,28 @@ impl OutboxAdmin for Postgres {
     }
 
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
-        let discarded = self.change_selected(selection, limit, &self.sql.discard_ids, &self.sql.discard).await;
-        // A key may go on.
-        self.signal.raise();
-        discarded
+        let (ids, matching) = (AssertSqlSafe(self.sql.discard_ids.clone()), AssertSqlSafe(self.sql.discard.clone()));
+        let (selection, limit, prepared) = (selection.clone(), i64::from(limit), self.prepared);
+        let discarded: Vec<Uuid> = self
+            .people
+            .run(move |connection| {
+                let query = match selection {
+                    Selection::Ids(chosen) => sqlx::query_scalar(ids).bind(uuids(&chosen)),
+                    Selection::Matching { topic, reason } => {
+                        sqlx::query_scalar(matching).bind(topic).bind(reason.map(|reason| reason.as_str()))
+                    }
+                };
+                Box::pin(query.bind(limit).persistent(prepared).fetch_all(connection))
+            })
+            .await?;
+        let count = discarded.len() as u64;
+        if count > 0 {
+            let sql = AssertSqlSafe(self.sql.free_keys.clone());
+            self.change(move || sqlx::query(sql).bind(discarded)).await?;
+            // A key may go on.
+            self.signal.raise();
+        }
+        Ok(count)
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {

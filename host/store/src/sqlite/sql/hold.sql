@@ -22,4 +22,6 @@ where m.id in (
         )) as due
 )
     and m.key is not null
-    and not exists (select 1 from {keys} as k where k.topic = m.topic and k.key = m.key and k.head = m.id)
+    -- Only where the key is there: a message may have become due since keys were added, and nobody looks for what is held without
+    -- a key.
+    and exists (select 1 from {keys} as k where k.topic = m.topic and k.key = m.key and k.head is not m.id)

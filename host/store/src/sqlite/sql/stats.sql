@@ -30,9 +30,10 @@ select
     (
         select count(*)
         from {keys} as k
-        join {table} as m on m.id = k.head
         where k.topic = counted.topic
-            and m.state = 'dead'
+            and k.head is not null
+            -- It is dead, or was deleted.
+            and not exists (select 1 from {table} as m where m.id = k.head and m.state in ('pending', 'processing', 'held'))
     ) as blocked_keys,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)) as last_error

@@ -34,6 +34,8 @@ pub struct Dispatcher {
     /// How long after its lease a result of unknown fate is still tried.
     pub settle_grace: Duration,
     pub running: TaskTracker,
+    /// No call begins any more.
+    pub stopping: CancellationToken,
     /// Interrupts every call under way: the grace of a stop is over.
     pub interrupt: CancellationToken,
     /// So many lost leases make a message `crashed`.
@@ -117,18 +119,22 @@ impl Dispatcher {
             let error = format!("topic {:?} has no plugin any more", claim.message.topic);
             return Err(host_fault(Reason::Unrouted, error));
         };
+        let stops = || Err(host_fault(Reason::Interrupted, "the relay stopped before its turn came".into()));
+        if self.stopping.is_cancelled() {
+            return stops();
+        }
         if let Some(turn) = ticket.turn_now() {
             return Ok((turn, route));
         }
         let turn = tokio::select! {
             biased;
-            () = lease.stop.cancelled() => {
-                return Err(host_fault(Reason::Interrupted, "the relay stopped before its turn came".into()));
-            }
+            () = lease.stop.cancelled() => return stops(),
+            () = self.stopping.cancelled() => return stops(),
             turn = ticket.turn() => turn,
             () = sleep(TURN_WITHIN) => {
                 let error = "the calls before it took long: it was given back before its turn came".into();
-                return Err(host_fault(Reason::Overload, error));
+                // Due again at once: another relay may have room, and this one has as soon as a call ends.
+                return Err(host_fault(Reason::Interrupted, error));
             }
         };
         match self.handlers.route(&claim.message.topic) {

@@ -27,11 +27,11 @@ const AFTER_GRACE: Duration = Duration::from_secs(2);
 
 /// What was read of the due topics counts for so many times what reading it took, and at least for [`DUE_FRESH_MIN`]: that
 /// bounds what it costs, and how long a plugin with a backlog can hide that another one has become due.
-const DUE_FRESH_FACTOR: u32 = 50;
+const DUE_FRESH_FACTOR: u32 = 10;
 const DUE_FRESH_MIN: Duration = Duration::from_millis(20);
 
-/// While calls are under way a slot mostly becomes free within a moment: so long a relay does not say that it sleeps, since
-/// taking it back at once would cost two statements each time.
+/// While something that was claimed ahead waits for its turn there is soon room for more: so long a relay does not say that it
+/// sleeps, since taking it back at once would cost two statements each time.
 const NAP: Duration = Duration::from_millis(20);
 
 /// How a relay works.
@@ -95,8 +95,6 @@ struct Work {
     due_fresh: Option<Instant>,
     /// Until when claims may reach ahead, past messages that lost a lease.
     carefree: Option<Instant>,
-    /// The last wait was a nap that ended with nothing to do.
-    napped: bool,
     /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
     arrange: bool,
     /// Ends the renewing of leases.
@@ -199,6 +197,7 @@ impl Relay {
             draw_jitter: self.draw_jitter.clone(),
             settle_grace: self.options.lease,
             running: TaskTracker::new(),
+            stopping: CancellationToken::new(),
             interrupt: CancellationToken::new(),
             max_lapses: self.options.max_lapses,
             last_life: Arc::new(Semaphore::new(1)),
@@ -208,7 +207,6 @@ impl Relay {
             due: Vec::new(),
             due_fresh: None,
             carefree: None,
-            napped: false,
             arrange: true,
             end,
             chores,
@@ -269,7 +267,6 @@ impl Relay {
                 (false, false) => Look::Claimed,
             });
         }
-        work.napped = false;
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
         Ok(Look::Claimed)
     }
@@ -286,8 +283,7 @@ impl Relay {
         }
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
-        work.napped = !work.napped && !self.slots.usage().is_idle();
-        let at_most = if work.napped { at_most.min(NAP) } else { at_most };
+        let at_most = if self.slots.usage().has_waiting() { at_most.min(NAP) } else { at_most };
         tokio::select! {
             biased;
             _ = self.store.wait_for_work(at_most) => work.due_fresh = None,
@@ -298,6 +294,7 @@ impl Relay {
     /// Lets calls end within the grace, interrupts the rest, and writes what they came to.
     async fn stop(&self, work: Work) -> Stopped {
         let Work { dispatcher, end, chores, .. } = work;
+        dispatcher.stopping.cancel();
         let begun = Instant::now();
         let calls = dispatcher.running.clone();
         calls.close();

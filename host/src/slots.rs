@@ -72,7 +72,7 @@ impl Slots {
         let mut plugins = self.plugins();
         let held = plugins.iter_mut().filter(|(_, slots)| slots.held > 0).map(|(plugin, slots)| {
             let running = slots.held.min(slots.concurrency);
-            (plugin.clone(), PluginUsage { held: slots.held, running, ahead: slots.pace.ahead() })
+            (plugin.clone(), PluginUsage { held: slots.held, running, ahead: slots.ahead() })
         });
         Usage { total: self.total, plugins: held.collect() }
     }
@@ -86,6 +86,11 @@ impl Slots {
 impl PluginSlots {
     fn new(concurrency: usize) -> Self {
         PluginSlots { held: 0, concurrency, gate: gate(concurrency), pace: Pace::new() }
+    }
+
+    /// How many messages may wait. None where no slot serves two in a moment: slow calls that end together are not quick.
+    fn ahead(&mut self) -> usize {
+        Some(self.pace.ahead()).filter(|ahead| *ahead > self.concurrency).unwrap_or(0)
     }
 }
 
@@ -112,7 +117,7 @@ impl Drop for Ticket {
         slots.held -= 1;
         slots.pace.ended += 1;
         // While plenty waits nobody is told: claims of a message each would be the consequence.
-        let room = slots.held <= slots.concurrency + slots.pace.ahead() / 2;
+        let room = slots.held <= slots.concurrency + slots.ahead() / 2;
         drop(plugins);
         if room {
             self.slots.room.notify_one();
@@ -139,8 +144,9 @@ impl Pace {
         if elapsed >= AHEAD {
             let ended = self.ended as f64 * (AHEAD.as_secs_f64() / elapsed.as_secs_f64());
             self.ahead = (ended as usize).min(AHEAD_MAX).min(AHEAD_BYTES_MAX / self.payload_bytes_max);
-            // A large payload is forgotten by halves: the next one may not be far.
-            (self.since, self.ended, self.payload_bytes_max) = (Instant::now(), 0, (self.payload_bytes_max / 2).max(1));
+            // A large payload is forgotten slowly, half of it in seven seconds: the next one may not be far.
+            let remembered = self.payload_bytes_max - self.payload_bytes_max.div_ceil(200);
+            (self.since, self.ended, self.payload_bytes_max) = (Instant::now(), 0, remembered.max(1));
         }
         self.ahead
     }
@@ -173,6 +179,11 @@ impl Usage {
     /// Calls take every slot and nothing may be claimed ahead.
     pub fn is_full(&self) -> bool {
         self.free() == 0 && self.plugins.values().all(|plugin| plugin.ahead == 0)
+    }
+
+    /// Something was claimed ahead and waits for its turn.
+    pub fn has_waiting(&self) -> bool {
+        self.plugins.values().any(|plugin| plugin.held > plugin.running)
     }
 
     /// How many plugins hold a message.
@@ -230,6 +241,28 @@ mod tests {
         tokio::time::advance(AHEAD).await;
 
         assert_eq!(pace.ahead(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_calls_that_end_together_are_not_quick_ones() {
+        let ended_of = async |ended: usize| {
+            let mut slots = PluginSlots::new(8);
+            slots.pace.ended = ended;
+            tokio::time::advance(AHEAD).await;
+            slots.ahead()
+        };
+
+        assert_eq!((ended_of(8).await, ended_of(9).await), (0, 9));
+    }
+
+    #[test]
+    fn what_runs_does_not_wait() {
+        let usage = |held: usize| Usage {
+            total: 64,
+            plugins: [("slow".into(), PluginUsage { held, running: 8, ahead: 0 })].into(),
+        };
+
+        assert!(!usage(8).has_waiting() && usage(9).has_waiting());
     }
 
     #[test]

@@ -56,7 +56,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!("outboxd_settles_fenced_total", "Results dropped because the lease was lost");
     describe_counter!("outboxd_settles_unknown_total", "Results whose fate the database did not tell");
     describe_counter!("outboxd_leases_lapsed_total", "Claims that took a message over from a lost lease");
-    describe_counter!("outboxd_calls_interrupted_total", "Calls interrupted by a stop, their messages given back");
+    describe_counter!(
+        "outboxd_calls_interrupted_total",
+        "Messages given back by a stop, or since their turn did not come"
+    );
     describe_counter!("outboxd_plugin_reloads_total", "Plugin versions loaded or refused, by result");
     describe_counter!("outboxd_log_lines_dropped_total", "Log lines that nothing read from stderr in time");
     describe_counter!("outboxd_wakes_total", "Waits that ended, by source: notify, poll");

@@ -146,9 +146,9 @@ fn settings(options: &StoreOptions, purpose: Purpose) -> Vec<(&'static str, Stri
         ("jit", "off".into()),
     ];
     // A relay's statements touch many rows at once, by index. Planned for an empty table and kept, such a plan searched the wrong
-    // index for each id once the table was full: so each execution is planned, for the table as it is. And none may read the
-    // whole table, or compare each row with each settlement: that was seen to take 140 ms for 500 settlements, where the hash
-    // join takes 5.
+    // index for each id once the table was full: so each execution is planned, for the table as it is. And no
+    // claim may read the whole table, no settle compare each row with each settlement: that was seen to take 140 ms for 500, where
+    // the hash join takes 5.
     let planned: &[(&'static str, &str)] = match purpose {
         // A claim whose commit is lost in a server crash never happened: the row is due again, and the relay that still works on
         // it is fenced, as after any crash. A settle that follows waits for the disk, and the log is written in order: no

@@ -76,7 +76,10 @@ impl Listener {
     pub(crate) fn asleep(&self, at_most: Duration) {
         if at_most >= SHORT {
             self.pace().waits(Instant::now());
-            self.say(true);
+            if self.say(true) {
+                // Said no more often than that, however short the waits are.
+                self.pace().busy_since = None;
+            }
         }
     }
 
@@ -92,8 +95,9 @@ impl Listener {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn say(&self, asleep: bool) {
-        self.asleep.send_if_modified(|said| std::mem::replace(said, asleep) != asleep);
+    /// Answers whether it is news.
+    fn say(&self, asleep: bool) -> bool {
+        self.asleep.send_if_modified(|said| std::mem::replace(said, asleep) != asleep)
     }
 }
 

@@ -157,8 +157,11 @@ impl Relay {
         let mut failed = None;
         while !shutdown.is_cancelled() {
             work.due_fresh = None;
+            // Asked before the look, which does not see what a call that ends meanwhile lets go.
+            let is_over = self.slots.usage().is_idle() && work.dispatcher.settler.all_is_written();
             match self.look(&mut work).await {
                 Ok(Look::Claimed | Look::Again) => {}
+                Ok(Look::Nothing) if is_over => break,
                 Ok(Look::Nothing) if work.dispatcher.settler.places_free() == 0 => {
                     shutdown.run_until_cancelled(work.dispatcher.settler.place()).await;
                 }
@@ -167,8 +170,7 @@ impl Relay {
                     shutdown.run_until_cancelled(self.slots.room()).await;
                 }
                 // The last of a key that was delivered lets the next one go, once that is written.
-                Ok(Look::Nothing) if work.dispatcher.settler.wait_until_written().await => {}
-                Ok(Look::Nothing) => break,
+                Ok(Look::Nothing) => work.dispatcher.settler.wait_until_written().await,
                 Err(error) => {
                     failed = Some(error);
                     break;

@@ -60,14 +60,15 @@ impl Settler {
         self.places.clone().acquire_owned().await.expect("the places are never closed")
     }
 
-    /// Waits for every result to be written or given up. Answers whether there was any to wait for.
-    pub async fn wait_until_written(&self) -> bool {
-        if self.places_free() == self.places_all {
-            return false;
-        }
+    /// Every result there was is written or given up.
+    pub fn all_is_written(&self) -> bool {
+        self.places_free() == self.places_all
+    }
+
+    /// Waits for that.
+    pub async fn wait_until_written(&self) {
         let all = u32::try_from(self.places_all).unwrap_or(u32::MAX);
         let _ = self.places.acquire_many(all).await.expect("the places are never closed");
-        true
     }
 
     pub fn hand_over(&self, ready: Ready) {

@@ -122,8 +122,13 @@ impl Handler for FakePlugin {
             self.link.kill();
             self.link.alive().await;
         }
-        let slow = self.folder.dice.chance(0.1);
-        let took = self.folder.dice.millis(0..if slow { self.folder.slowest_ms } else { 50 });
+        let at_most = match self.folder.dice.draw(|rng| rng.u8(0..10)) {
+            0 => self.folder.slowest_ms,
+            // Of these so many end within a moment that others are claimed ahead of their turn.
+            1..5 => 3,
+            _ => 50,
+        };
+        let took = self.folder.dice.millis(0..at_most);
         let ended = call.stop.run_until_cancelled(sleep(took)).await;
         self.link.alive().await;
         if ended.is_none() || call.stop.is_cancelled() {

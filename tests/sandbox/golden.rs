@@ -53,6 +53,15 @@ async fn what_came_instead_is_said() {
         assert!(error.contains(says), "{error}");
     }
     assert!(Golden::parse("{}").is_err());
+    for (from, to, says) in [
+        ("422", "4290", "4290 is none from 200 to 599"),
+        ("\"body\": \"no such order\"}]", "\"error\": \"timout\"}]", "\"timout\" is not one of"),
+    ] {
+        let error = Golden::parse(&GOLDEN.replace(from, to)).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
+    let slash = GOLDEN.replace("com/orders\", \"headers", "com/orders/\", \"headers");
+    assert!(plays(&slash).await.unwrap_err().contains("expected POST https://hooks.example.com/orders/"), "{slash}");
     assert!(Golden::parse(&GOLDEN.replace("replies", "answers")).is_err());
 }
 
@@ -76,6 +85,21 @@ async fn a_version_goes_live_only_if_its_golden_messages_pass() {
     assert_eq!(entry.digest, good);
     let error = entry.error.as_ref().expect("a complaint");
     assert!(error.starts_with("golden message no-such-order.json: expected cancel, came to success"), "{error}");
+}
+
+#[tokio::test]
+async fn golden_messages_that_cannot_be_read_keep_a_version_from_going_live() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("orders.wasm"), build(&posts())).unwrap();
+    std::fs::write(dir.path().join("orders.toml"), MANIFEST).unwrap();
+    std::fs::write(dir.path().join("orders.tests"), "a file, not a folder").unwrap();
+    let host = crate::folder::start(dir.path());
+
+    host.scan_once().await;
+
+    let entry = crate::folder::entry(&host, "orders");
+    assert_eq!(entry.state, "bad");
+    assert!(entry.error.unwrap().contains("cannot be read"));
 }
 
 #[tokio::test]

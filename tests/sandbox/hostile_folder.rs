@@ -96,6 +96,11 @@ fn corpus() -> Vec<(&'static [u8], Lies, &'static str)> {
         // Wrong manifests.
         (b"no-toml", under("topics = ["), "no-toml.toml:1"),
         (b"unknown-key", under("topic = [\"a\"]"), "\"topics\""),
+        (
+            b"too-many-topics",
+            under(&format!("topics = {:?}", (0..101).map(|n| format!("t{n}")).collect::<Vec<_>>())),
+            "at most 100",
+        ),
         (b"no-topic", under("topics = []"), "names no topic"),
         (b"overlapping-topics", under("topics = [\"a.*\", \"a.b\"]"), "overlap"),
         (b"grants-everything", under("[grants]\nhosts = [\"*\"]"), "bare"),

@@ -139,6 +139,18 @@ impl Golden {
         if let Some(id) = golden.message.id.as_ref().filter(|id| Uuid::parse_str(id).is_err()) {
             return Err(format!("message.id {id:?} is no UUID"));
         }
+        for reply in &golden.replies {
+            if let Some(status) = reply.status.filter(|status| !(200..=599).contains(status)) {
+                return Err(format!("a reply's status {status} is none from 200 to 599"));
+            }
+            if let Some(error) =
+                reply.error.as_deref().filter(|error| !["dns", "connect", "tls", "timeout"].contains(error))
+            {
+                return Err(format!(
+                    "a reply's error {error:?} is not one of \"dns\", \"connect\", \"tls\", \"timeout\""
+                ));
+            }
+        }
         match golden.expect.outcome.as_str() {
             "success" | "retry" | "cancel" | "fault" => Ok(golden),
             other => {
@@ -205,8 +217,8 @@ impl Golden {
 
 impl ExpectedRequest {
     fn judge(&self, sent: &Sent) -> Result<(), String> {
-        // `https://a` and `https://a/` are one.
-        let plain = |url: &str| url.trim_end_matches('/').to_string();
+        // `https://a` and `https://a/` are one; `https://a/b` and `https://a/b/` are not.
+        let plain = |url: &str| url.parse::<http::Uri>().map_or_else(|_| url.into(), |uri| uri.to_string());
         if self.method != sent.method || plain(&self.url) != plain(&sent.url) {
             return Err(format!("expected {} {}, came to {} {}", self.method, self.url, sent.method, sent.url));
         }
@@ -242,8 +254,14 @@ const FILE_BYTES_MAX: u64 = 2 << 20;
 /// The golden messages beside a component, by file name. No folder: none.
 pub fn read(component: &Path) -> Result<Vec<(String, Golden)>, String> {
     let dir = component.with_extension("tests");
-    let Ok(entries) = std::fs::read_dir(&dir) else { return Ok(vec![]) };
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    // Only what is not there is none: what cannot be read may be what a version fails.
+    let unreadable = |error: std::io::Error| format!("its golden messages in {dir:?} cannot be read: {error}");
+    let entries = match std::fs::read_dir(&dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.map_err(unreadable)?,
+    };
+    let files: std::io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut files = files.map_err(unreadable)?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     if files.len() > FILES_MAX {

@@ -73,9 +73,9 @@ pub(crate) async fn call(
     let answered = planted!(33, true, matches!(ended, Ended::Answered(_)));
     let report = report(&instance.store, ended, &bounds, version, allowed);
     // One that was refused something is not trusted with the next message.
-    if answered && !is_rehearsal && instance.store.data().egress.refusal().is_none() {
-        version.idle.put_back(instance, version, sandbox);
-    } else {
+    let is_trusted = answered && !is_rehearsal && instance.store.data().egress.refusal().is_none();
+    let rest = if is_trusted { version.idle.put_back(instance, version, sandbox) } else { Some(instance) };
+    if let Some(instance) = rest {
         dispose(instance);
     }
     report
@@ -171,7 +171,6 @@ fn traceparent(claim: &Claim) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::pin::pin;
     use std::task::Poll;
 
@@ -232,7 +231,7 @@ mod tests {
         let manifest = "[limits]\ncpu = \"25ms\"\ndeadline = \"100ms\"\n[grants]\nhosts = [\"https://example.com\"]";
         let manifest =
             Manifest::parse("guest.toml", manifest, "guest", &Ceiling::default(), &RetryPolicy::default()).unwrap();
-        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guests/wat"));
+        let dir = outboxd_test_support::repository().join("tests/guests/wat");
         let (mut guests, mut drops) = (0, 0);
 
         for entry in std::fs::read_dir(dir).unwrap() {

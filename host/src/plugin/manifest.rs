@@ -89,11 +89,18 @@ impl Manifest {
     }
 }
 
+/// A manifest names no more: each is compared with every other.
+const TOPICS_MAX: usize = 100;
+
 fn topics(reader: &Reader, stem: &str) -> Vec<TopicPattern> {
     let Some(names) = reader.strings("topics") else { return vec![TopicPattern::Exact(stem.into())] };
     let mut topics: Vec<TopicPattern> = vec![];
     if names.is_empty() {
         reader.error("topics", "names no topic; leave it out for the topic of the file's name");
+    }
+    if names.len() > TOPICS_MAX {
+        reader.error("topics", format!("names {} topics; at most {TOPICS_MAX} fit, use \"prefix.*\"", names.len()));
+        return topics;
     }
     for name in names {
         match TopicPattern::parse(&name) {

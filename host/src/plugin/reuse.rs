@@ -13,7 +13,7 @@ use super::sandbox::Sandbox;
 use super::state::{CallBounds, CallContext, CallState, GrantedSecrets, HANDLES_MAX};
 use super::version::Version;
 
-/// An idle instance is not kept for longer.
+/// One that was idle for longer serves no more; it goes with the next call of its version.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Nor is one that is older.
 const AGE_MAX: Duration = Duration::from_secs(600);
@@ -115,16 +115,17 @@ impl Idle {
         Instance::new(sandbox, version, version.egress.clone(), facts, bounds, context)
     }
 
-    /// Keeps an instance that answered, where it may serve again and there is a place for it.
-    pub(crate) fn put_back(&self, mut instance: Instance, version: &Version, sandbox: &Sandbox) {
+    /// Keeps an instance that answered, where it may serve again and there is a place for it; else it comes back.
+    pub(crate) fn put_back(&self, mut instance: Instance, version: &Version, sandbox: &Sandbox) -> Option<Instance> {
         instance.served += 1;
         if instance.served >= instance.serves_max || instance.born.elapsed() > AGE_MAX || version.manifest.reuse <= 1 {
-            return;
+            return Some(instance);
         }
-        let Ok(place) = sandbox.idle.clone().try_acquire_owned() else { return };
+        let Ok(place) = sandbox.idle.clone().try_acquire_owned() else { return Some(instance) };
         // What the call left running ends now, not with the next one.
         instance.store.data_mut().rest();
         let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         resting.push(Resting { instance, since: Instant::now(), _place: place });
+        None
     }
 }

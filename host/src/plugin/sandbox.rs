@@ -8,7 +8,7 @@ use wasmtime_wasi_config::WasiConfig;
 
 use super::bindings::HostSide;
 use super::compiler::Compiler;
-use super::egress::{Connector, Egress, Resolve, SystemResolver, TlsRoots, client_config};
+use super::egress::{Connector, Egress, LOOK_UPS_MAX, Resolve, SystemResolver, TlsRoots, client_config};
 use super::engine::{Pooling, guest_engine};
 use super::grants::Grants;
 use super::limits::MemoryBudget;
@@ -105,6 +105,7 @@ impl Sandbox {
             guard: Arc::new(grants.guard(&self.refused_addresses)),
             resolver: self.resolver.clone(),
             tls: self.tls.clone(),
+            look_ups: Arc::new(Semaphore::new(LOOK_UPS_MAX)),
         };
         Egress::new(grants.policy(), self.secrets.clone(), connector)
     }

@@ -127,8 +127,16 @@ impl CallState {
         let connected = match answered(self.sockets().finish_connect(socket))? {
             Ok(connected) => connected,
             Err(code) => {
-                if code != ErrorCode::WouldBlock && code != ErrorCode::AccessDenied {
-                    self.egress.note(&EgressError::Connect(format!("{code:?}")));
+                // What the network said; what the guest did wrong is its own affair.
+                if matches!(
+                    code,
+                    ErrorCode::ConnectionRefused
+                        | ErrorCode::ConnectionReset
+                        | ErrorCode::ConnectionAborted
+                        | ErrorCode::RemoteUnreachable
+                        | ErrorCode::Timeout
+                ) {
+                    self.egress.note(&EgressError::Connect(format!("TCP: {}", code.name().replace('-', " "))));
                 }
                 return Ok(Err(code));
             }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use metrics::{Histogram, histogram};
 
-/// Distinct topics that get a label of their own; the rest share one. As all metrics of topics have it.
-const TOPICS_MAX: usize = 200;
+use crate::metrics::TOPICS_MAX;
 
-/// What the calls of one version use, as metrics. They are looked up once for each topic: that costs more than recording.
+/// What the calls of one version use, as metrics. They are looked up once for each of the
+/// first [`TOPICS_MAX`] topics: that costs more than recording. The rest share one.
 pub(crate) struct Usage {
     plugin: Arc<str>,
     by_topic: Mutex<HashMap<String, OfTopic>>,

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use outboxd_core::{RetryPolicy, planted};
+use outboxd_core::{RetryPolicy, one_line, planted};
 use tracing::warn;
 
 use super::cache::Cache;
@@ -13,6 +13,9 @@ use super::manifest::Manifest;
 use super::sandbox::Sandbox;
 use super::trust::Trust;
 use super::version::Version;
+
+/// What is said of one manifest has at most so many characters.
+const ERRORS_CHARS_MAX: usize = 2000;
 
 /// Stands between bytes and a version that serves: what does not come through here serves nothing.
 pub(crate) struct Validator {
@@ -58,7 +61,10 @@ impl Validator {
     async fn prepare(&self, name: &str, content: &Content) -> Result<Arc<Version>, String> {
         let text = content.manifest.as_deref().unwrap_or_default();
         let manifest = Manifest::parse(&format!("{name}.toml"), text, name, &self.ceiling, &self.default_retry)
-            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+            .map_err(|errors| {
+                let all: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                one_line(&all.join("; "), ERRORS_CHARS_MAX)
+            })?;
         let (trust, owned, unchecked) = (self.trust.clone(), name.to_string(), content.clone());
         let admitted = tokio::task::spawn_blocking(move || trust.admit(&owned, &unchecked));
         admitted.await.map_err(|error| error.to_string())??;

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_file_of_the_templates_is_written_by_plugin_new() {
-        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let root = outboxd_test_support::repository();
         for (folder, list) in [
             ("plugins/templates/common", COMMON),
             ("plugins/templates/rust", RUST),

@@ -13,10 +13,10 @@ use outboxd_core::planted;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::addresses::AddressGuard;
 use super::destination::{Destination, Host, Scheme};
@@ -25,6 +25,8 @@ use super::error::EgressError;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const TLS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Names of one plugin that are looked up at once, at most: each takes one of the threads that all plugins share.
+pub(crate) const LOOK_UPS_MAX: usize = 16;
 /// A name with more addresses is tried no further.
 pub(super) const ADDRESSES_MAX: usize = 4;
 
@@ -38,14 +40,10 @@ pub struct SystemResolver;
 
 impl Resolve for SystemResolver {
     fn resolve<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
-        let name = name.to_owned();
-        // In a task of its own, which never runs on a patient thread: a thread that is made for a look-up inherits the
-        // patience of the one that asks, and keeps it for the look-ups of others.
-        let looked_up = AbortOnDropHandle::new(tokio::spawn(async move {
+        Box::pin(async move {
             let found = tokio::net::lookup_host((name, 0)).await?;
             Ok(found.map(|address| address.ip()).collect())
-        }));
-        Box::pin(async move { looked_up.await? })
+        })
     }
 }
 
@@ -56,6 +54,8 @@ pub(crate) struct Connector {
     pub(crate) guard: Arc<AddressGuard>,
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) tls: Arc<rustls::ClientConfig>,
+    /// Names that are looked up at once.
+    pub(crate) look_ups: Arc<Semaphore>,
 }
 
 impl Connector {
@@ -92,7 +92,23 @@ impl Connector {
             Host::Ip(ip) => return Ok(vec![*ip]),
             Host::Name(name) => name,
         };
-        match timeout(RESOLVE_TIMEOUT, self.resolver.resolve(name)).await {
+        let (resolver, asked, places) = (self.resolver.clone(), name.clone(), self.look_ups.clone());
+        let look_up = async move {
+            let place = places.acquire_owned().await.map_err(io::Error::other)?;
+            // In a task of its own, which goes on when nobody waits any more: a thread is taken until the system answers, and so
+            // is the place. It never runs on a patient thread: a thread that is made for a look-up inherits the patience of the
+            // one that asks, and keeps it for the look-ups of others.
+            let answer = tokio::spawn(async move {
+                let _place = place;
+                resolver.resolve(&asked).await
+            });
+            // A panic is one of the call, as if it had looked up itself.
+            answer.await.unwrap_or_else(|error| match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(aborted) => Err(io::Error::other(aborted)),
+            })
+        };
+        match timeout(RESOLVE_TIMEOUT, look_up).await {
             Err(_) => Err(EgressError::Dns(format!("{name}: no answer in {} s", RESOLVE_TIMEOUT.as_secs()))),
             Ok(Err(error)) => Err(EgressError::Dns(format!("{name}: {error}"))),
             Ok(Ok(ips)) if ips.is_empty() => Err(EgressError::Dns(format!("{name} has no address"))),

@@ -21,7 +21,7 @@ mod tls;
 pub use addresses::{AddressGuard, faces, is_public};
 pub(crate) use body::{AnswerBody, RequestBody, take};
 pub(crate) use call::CallEgress;
-pub(crate) use connector::Connector;
+pub(crate) use connector::{Connector, LOOK_UPS_MAX};
 pub use connector::{Resolve, SystemResolver};
 pub use destination::{Destination, Host, HostPattern, Scheme};
 pub(crate) use error::EgressError;

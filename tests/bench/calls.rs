@@ -134,7 +134,7 @@ fn languages(folder: &Path) -> Vec<Language> {
     if let Some(go) = tools::tool("go") {
         languages.push(Language { name: "Go", component: project(folder, "go", "plugin.go", &go.join("bin")) });
     }
-    let wit = root().join("wit/v1");
+    let wit = outboxd_test_support::repository().join("wit/v1");
     if let Some(tool) = tools::tool("componentize-qjs") {
         let component = folder.join("js.wasm");
         let mut build = Command::new(tool.join("node_modules/.bin/componentize-qjs"));
@@ -166,12 +166,8 @@ fn project(folder: &Path, language: &str, file: &str, tools: &Path) -> PathBuf {
     folder.join(&name).join(name).with_extension("wasm")
 }
 
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
 fn handlers() -> PathBuf {
-    root().join("tests/bench/handlers")
+    outboxd_test_support::repository().join("tests/bench/handlers")
 }
 
 fn run(command: &mut Command) {

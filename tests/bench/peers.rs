@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -17,7 +16,7 @@ pub async fn measure(stage: &Stage, report: &mut Report, messages: u64) {
 }
 
 fn drain(database: &str, peer: &str, messages: u64) -> Result<f64, String> {
-    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bench/peers");
+    let peers = outboxd_test_support::repository().join("tests/bench/peers");
     let output = Command::new(peers.join("drain")).args([peer, database, &messages.to_string()]).output();
     let output = output.map_err(|error| error.to_string())?;
     let answer = String::from_utf8_lossy(&output.stdout);

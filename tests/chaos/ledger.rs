@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -111,16 +111,12 @@ fn commit() -> String {
 }
 
 fn path() -> PathBuf {
-    repository().join("tests/ledger.csv")
-}
-
-fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    outboxd_test_support::repository().join("tests/ledger.csv")
 }
 
 /// What git says, or nothing where there is no git.
 fn git(args: &[&str]) -> String {
-    let output = Command::new("git").args(args).current_dir(repository()).output();
+    let output = Command::new("git").args(args).current_dir(outboxd_test_support::repository()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 

@@ -1,7 +1,6 @@
 //! An application in Python beside those in Rust: `producer.py`.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -26,7 +25,7 @@ impl OtherLanguage {
     /// Nothing where Python or its driver cannot be had.
     pub fn start(url: &str, seed: u64, records: Arc<Records>) -> Option<OtherLanguage> {
         let python = tool("python")?.join("bin/python");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/chaos/producer.py");
+        let script = outboxd_test_support::repository().join("tests/chaos/producer.py");
         let mut command = Command::new(python);
         command.arg(script).args([url, TOPIC, &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let starter = Starter::new();

@@ -1,6 +1,5 @@
 //! The admin page in a real browser, against the real binary: each action clicked, hostile text shown, other sites refused.
 
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboxd_test_support::browser::Browser;
@@ -47,7 +46,7 @@ fn open_until(browser: &mut Browser, url: &str, text: &str) {
 fn picture(browser: &mut Browser, name: &str) {
     if std::env::var_os("OUTBOXD_SCREENSHOTS").is_some() {
         browser.resize(1000, 760);
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
+        let folder = outboxd_test_support::repository().join("docs/images");
         std::fs::create_dir_all(&folder).expect("the folder");
         std::fs::write(folder.join(name).with_extension("png"), browser.screenshot()).expect("the picture");
     }

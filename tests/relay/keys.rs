@@ -1,7 +1,6 @@
 //! Order by key, with the real binary; docs/keys.md.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use outboxd_test_support::{guests, wait_for};
 use serde_json::{Value, json};
@@ -153,7 +152,7 @@ fn the_commands_of_the_page_run() {
 /// Every sentence of the page names the test that holds it: the names must lead somewhere.
 #[test]
 fn every_test_that_the_page_names_exists() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let root = outboxd_test_support::repository();
     let page = std::fs::read_to_string(root.join("docs/keys.md")).expect("the page").replace("```", "");
     let named = page.split('`').skip(1).step_by(2).filter_map(|name| {
         let (file, test) = name.rsplit_once("::")?;

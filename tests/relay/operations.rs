@@ -155,8 +155,8 @@ fn alerts_and_dashboard_name_only_metrics_that_there_are() {
 
 #[test]
 fn prometheus_understands_the_rules_and_they_fire_when_they_should() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/deploy");
-    let promtool = |args: &[&str]| Command::new("promtool").args(args).current_dir(folder).output();
+    let folder = outboxd_test_support::repository().join("docs/deploy");
+    let promtool = |args: &[&str]| Command::new("promtool").args(args).current_dir(&folder).output();
     let checked = match promtool(&["check", "rules", "alerts.yml"]) {
         Ok(checked) => checked,
         Err(error) => return skip(&format!("promtool (Debian: prometheus): {error}")),
@@ -171,10 +171,10 @@ fn prometheus_understands_the_rules_and_they_fire_when_they_should() {
 #[test]
 fn the_container_file_and_the_kubernetes_manifest_please_their_linters() {
     let Some(tools) = outboxd_test_support::tools::tool("deploy") else { return };
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/deploy");
+    let folder = outboxd_test_support::repository().join("docs/deploy");
     for args in [&["hadolint", "Containerfile"][..], &["kubernetes-validate", "--strict", "kubernetes.yml"][..]] {
         let mut linter = Command::new(tools.join("bin").join(args[0]));
-        let output = linter.args(&args[1..]).current_dir(folder).output().expect("the linter runs");
+        let output = linter.args(&args[1..]).current_dir(&folder).output().expect("the linter runs");
 
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said));

@@ -1,7 +1,7 @@
 //! `docs/publish.md` shows nothing that was not run: each block of it is put into a small program of `publish/`, which places
 //! order 7 twice. The second time the commit fails, and the message must be gone with the order.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use outboxd_test_support::postgres::TestPostgres;
@@ -42,7 +42,7 @@ impl Shop {
 
     /// Writes the program `file` of `publish/` with the page's block in it.
     fn write(&self, file: &str, heading: &str) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/relay/publish").join(file);
+        let source = outboxd_test_support::repository().join("tests/relay/publish").join(file);
         let program = std::fs::read_to_string(source).expect("a program").replace("@PAGE@", block(PAGE, heading));
         // Not by its own name: `django.py` would hide Django.
         let path = self.stage.path().join(if file == "Shop.java" { file.into() } else { format!("page_{file}") });

@@ -62,8 +62,8 @@ fn the_two_commands_are_there() {
     assert_eq!(scripts, ["tests/demo", "tests/all"]);
     for script in scripts {
         use std::os::unix::fs::PermissionsExt as _;
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../").to_owned() + script;
-        let mode = std::fs::metadata(&path).unwrap_or_else(|error| panic!("{path}: {error}")).permissions().mode();
+        let path = outboxd_test_support::repository().join(script);
+        let mode = std::fs::metadata(&path).unwrap_or_else(|error| panic!("{script}: {error}")).permissions().mode();
         assert_eq!(mode & 0o111, 0o111, "{script} cannot be run");
     }
 }

@@ -1,7 +1,7 @@
 //! The ready plugins, as they lie in `plugins/`: each is taken with its own manifest, and plays its golden messages;
 //! slack and email deliver to a target that answers as the real one does, too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outboxd::plugin::egress::TcpPeer;
@@ -16,11 +16,13 @@ use uuid::Uuid;
 
 use crate::stage::{Stage, cache};
 
-const PLUGINS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins");
+fn plugins() -> PathBuf {
+    outboxd_test_support::repository().join("plugins")
+}
 
 /// Puts a plugin with its manifest and golden messages into a folder as a host loads it; answers why it was refused.
 fn loads(name: &str, component: &Path, secrets: &[(&str, &str)]) -> Result<(), String> {
-    let source = Path::new(PLUGINS).join(name);
+    let source = plugins().join(name);
     let dir = tempfile::TempDir::new().expect("a temporary folder");
     let place = |file: &str| dir.path().join(file);
     std::fs::copy(component, place(&format!("{name}.wasm"))).expect("the component is copied");
@@ -78,7 +80,7 @@ fn slack() {
     let receiver = Receiver::start();
     receiver.script([Answer::status(500).body("rollup_error")]);
     let stage = Stage::sqlite();
-    let manifest = std::fs::read_to_string(Path::new(PLUGINS).join("slack/slack.toml")).expect("a manifest");
+    let manifest = std::fs::read_to_string(plugins().join("slack/slack.toml")).expect("a manifest");
     stage.install("slack", &component, &manifest.replace("https://hooks.slack.com", &receiver.url("")));
     let id = stage.publish("alerts.disk", r#"{"title": "disk full", "detail": {"host": "db-1"}}"#);
     let _relay = stage.relay();
@@ -186,7 +188,7 @@ fn email() {
     receiver.script([Answer::status(500).body("internal_server_error")]);
     let stage = Stage::sqlite();
     stage.configure("[secrets]\nRESEND_KEY = { env = \"RESEND_KEY\" }");
-    let manifest = std::fs::read_to_string(Path::new(PLUGINS).join("email/email.toml")).expect("a manifest");
+    let manifest = std::fs::read_to_string(plugins().join("email/email.toml")).expect("a manifest");
     let manifest = manifest.replace("https://api.resend.com", &receiver.url(""));
     stage.install("email", &component, &format!("{manifest}url = \"{}\"\n", receiver.url("/emails")));
     let id = stage.publish("mail.welcome", r#"{"to": "ada@example.com", "subject": "Hello", "text": "Hello, Ada"}"#);

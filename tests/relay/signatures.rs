@@ -62,7 +62,7 @@ fn takes(verifier: &mut Command, request: &Value) -> Result<(), String> {
 
 fn script(program: impl AsRef<Path>, name: &str) -> Command {
     let mut command = Command::new(program.as_ref());
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/relay/verify").join(name));
+    command.arg(outboxd_test_support::repository().join("tests/relay/verify").join(name));
     command
 }
 

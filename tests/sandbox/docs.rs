@@ -1,10 +1,10 @@
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Every sentence of the manuals names the test that holds it: the names must lead somewhere.
 #[test]
 fn every_test_that_the_manual_names_exists() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let root = outboxd_test_support::repository();
     let read = |manual: &str| fs::read_to_string(root.join(manual)).unwrap();
     let manuals = read("docs/sandbox.md") + &read("docs/reload.md").replace("```", "");
     let mut missing = vec![];
@@ -30,7 +30,7 @@ fn every_test_that_the_manual_names_exists() {
 /// And so must the guests.
 #[test]
 fn every_guest_that_the_manual_names_exists() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let root = outboxd_test_support::repository();
     let manual = fs::read_to_string(root.join("docs/sandbox.md")).unwrap();
     let guests: Vec<PathBuf> = manual
         .split('`')

@@ -1,6 +1,6 @@
 use std::io::Write;
 use std::net::{IpAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Resolve for Names {
 }
 
 fn tls_file(name: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/sandbox/tls")).join(name)
+    outboxd_test_support::repository().join("tests/sandbox/tls").join(name)
 }
 
 fn with_names(names: &Arc<Names>) -> SandboxOptions {

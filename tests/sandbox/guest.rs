@@ -86,7 +86,7 @@ pub(crate) fn build(text: &str) -> Vec<u8> {
 
 fn encode(mut module: Vec<u8>) -> Vec<u8> {
     let mut resolve = Resolve::default();
-    resolve.push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit/v1")).expect("the contract");
+    resolve.push_dir(outboxd_test_support::repository().join("wit/v1")).expect("the contract");
     let package = resolve.push_str("guests.wit", WORLD).expect("the world of guests");
     let world = resolve.select_world(&[package], Some("guest")).expect("its only world");
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("room for metadata");

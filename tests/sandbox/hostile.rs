@@ -27,7 +27,7 @@ struct Case {
 }
 
 fn corpus() -> Vec<Case> {
-    let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guests/wat"));
+    let dir = outboxd_test_support::repository().join("tests/guests/wat");
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.into_iter().map(|file| read(&file)).collect()

@@ -1,7 +1,7 @@
 //! How soon a version serves, with real plugins and the real compiler: after a start, and after it was written. The times are
 //! printed and not asserted, for a test machine may be busy; what makes them short is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use outboxd_test_support::guests;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const PLUGINS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins");
+fn plugins() -> PathBuf {
+    outboxd_test_support::repository().join("plugins")
+}
 
 /// Another content that does the same: the component with a custom section at its end.
 fn marked(component: &[u8], mark: &str) -> Vec<u8> {
@@ -23,7 +25,7 @@ fn marked(component: &[u8], mark: &str) -> Vec<u8> {
 
 /// Lays the plugin `source` of this repository under `name`, with its manifest and golden messages, for a topic of its own.
 fn lay(folder: &Path, source: &str, name: &str, component: &[u8]) {
-    let from = Path::new(PLUGINS).join(source);
+    let from = plugins().join(source);
     let read = |path: &Path| std::fs::read_to_string(path).expect("a file of the plugin");
     let manifest = read(&from.join(format!("{source}.toml")));
     let topics = manifest.lines().find(|line| line.starts_with("topics = ")).expect("its topics");

@@ -145,7 +145,7 @@ async fn sqlite_payloads_come_out_byte_for_byte() {
 
 async fn grelmicro(tool: &Path, database: &str, what: &str) -> String {
     let mut command = Command::new(tool.join("bin/python"));
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/store/drivers/run_grelmicro.py"));
+    command.arg(outboxd_test_support::repository().join("tests/store/drivers/run_grelmicro.py"));
     command.arg(TestPostgres::shared().socket_folder()).args([database, what]);
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -2,7 +2,7 @@
 //! with advice. See `drivers/README.md`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use outboxd_test_support::postgres::TestPostgres;
@@ -30,7 +30,7 @@ struct Tried {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/store/drivers")
+    outboxd_test_support::repository().join("tests/store/drivers")
 }
 
 fn cases() -> Vec<Case> {

@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use outboxd_store::{Migrated, Printed, Store, StoreError, StoreOptions, check_version, migrate, print_migrations};
 
@@ -172,7 +171,7 @@ async fn a_table_of_version_1_is_ordered_by_id_and_its_relays_may_use_what_is_ne
 #[test]
 fn both_databases_have_the_same_statements() {
     let names = |folder: &str| -> BTreeSet<String> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let folder = outboxd_test_support::repository().join("host/store").join(folder);
         let files = std::fs::read_dir(folder).unwrap();
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
     };

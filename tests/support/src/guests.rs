@@ -1,7 +1,7 @@
 //! Paths of the components that tests run, built on first use.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ pub fn plugin(name: &str) -> PathBuf {
 /// A ready plugin of another language, by `tests/build-plugins`. Nothing where its tools cannot be had: that is said by name,
 /// and a failure in CI.
 pub fn ready(name: &str) -> Option<PathBuf> {
-    let mut command = Command::new(repository().join("tests/build-plugins"));
+    let mut command = Command::new(crate::repository().join("tests/build-plugins"));
     // Go's need an outboxd to be built with: the one beside the test that runs.
     let test = std::env::current_exe().unwrap_or_default();
     let outboxd = test.ancestors().nth(2).map(|folder| folder.join("outboxd")).filter(|outboxd| outboxd.exists());
@@ -36,7 +36,7 @@ pub fn ready(name: &str) -> Option<PathBuf> {
         crate::skip(said.trim());
         return None;
     }
-    Some(repository().join("plugins").join(name).with_extension("wasm"))
+    Some(crate::repository().join("plugins").join(name).with_extension("wasm"))
 }
 
 /// Builds the Cargo workspace `folder` once in this process; Cargo itself keeps several test processes apart.
@@ -62,7 +62,7 @@ fn build(folder: &str) -> Result<(), String> {
     let output = Command::new(cargo)
         .args(["build", "--quiet", "--release", "--locked", "--target", TARGET])
         .arg("--manifest-path")
-        .arg(repository().join(folder).join("Cargo.toml"))
+        .arg(crate::repository().join(folder).join("Cargo.toml"))
         .arg("--target-dir")
         .arg(target_dir())
         // Meant for the host's code: coverage or a linker's flags would break the guest.
@@ -90,10 +90,6 @@ fn target_dir() -> PathBuf {
         Some(home) => home.join(".cache/outboxd/guests"),
         None => std::env::temp_dir().join("outboxd-guests"),
     }
-}
-
-fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Tools of other languages, installed by `tests/install-tools` where they are missing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The folder of the tool `name`, installed now if it was not. Nothing where it cannot be: that is said by name, and a
 /// failure in CI.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../install-tools");
+    let script = crate::repository().join("tests/install-tools");
     let why = match Command::new(&script).arg(name).output() {
         Ok(output) if output.status.success() => return Some(folder().join(name)),
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),

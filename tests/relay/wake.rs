@@ -1,7 +1,5 @@
 //! Publishing wakes an idle relay: the poll is only for what a wake misses.
 
-use std::time::Duration;
-
 use outboxd_test_support::receiver::Receiver;
 use outboxd_test_support::wait_for;
 
@@ -26,7 +24,7 @@ fn a_publish_wakes_an_idle_relay(stage: Stage) {
     for count in 2..=6 {
         stage.publish("verbs", &payload);
 
-        let came = wait_for(Duration::from_secs(5), || receiver.count() == count);
+        let came = wait_for(PATIENCE, || receiver.count() == count);
         assert!(came, "message {count} waits for the poll\n{}", relay.log());
     }
 }

@@ -78,10 +78,13 @@ async fn swaps_under_load_fail_no_call_and_mix_no_versions() {
     let host = start_with(PluginOptions { sandbox, ..options_of(dir.path()) });
     host.scan_once().await;
 
-    let calm = beside(&host, tokio::time::sleep(Duration::from_secs(1))).await;
+    // Made beforehand: whoever makes versions does it elsewhere.
+    let versions: Vec<Vec<u8>> = (1..=swaps).map(|number| build(&cancels(&format!("version {number}")))).collect();
+
+    let calm = beside(&host, tokio::time::sleep(Duration::from_secs(2))).await;
     let swapped = async {
-        for number in 1..=swaps {
-            std::fs::write(&aside, build(&cancels(&format!("version {number}")))).unwrap();
+        for version in &versions {
+            std::fs::write(&aside, version).unwrap();
             std::fs::rename(&aside, &file).unwrap();
             host.scan_once().await;
         }

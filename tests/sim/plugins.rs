@@ -30,7 +30,8 @@ pub struct Folder {
     pub killers: Arc<Mutex<Vec<MessageId>>>,
     /// Whether the plugins "block" and "skip" deliver in order.
     pub ordered: Arc<AtomicBool>,
-    /// The longest call.
+    /// The longest of nine calls in ten, and of the tenth.
+    pub usual_ms: u64,
     pub slowest_ms: u64,
     pub max_attempts: u32,
 }
@@ -122,13 +123,8 @@ impl Handler for FakePlugin {
             self.link.kill();
             self.link.alive().await;
         }
-        let at_most = match self.folder.dice.draw(|rng| rng.u8(0..10)) {
-            0 => self.folder.slowest_ms,
-            // Of these so many end within a moment that others are claimed ahead of their turn.
-            1..5 => 3,
-            _ => 50,
-        };
-        let took = self.folder.dice.millis(0..at_most);
+        let slow = self.folder.dice.chance(0.1);
+        let took = self.folder.dice.millis(0..if slow { self.folder.slowest_ms } else { self.folder.usual_ms });
         let ended = call.stop.run_until_cancelled(sleep(took)).await;
         self.link.alive().await;
         if ended.is_none() || call.stop.is_cancelled() {

@@ -75,6 +75,7 @@ impl World {
             stubborn: Arc::new(AtomicBool::new(true)),
             killers: Arc::default(),
             ordered: Arc::new(AtomicBool::new(true)),
+            usual_ms: if dice.chance(0.5) { 3 } else { 50 },
             slowest_ms: if scenario == Scenario::Storm { 6000 } else { 3000 },
             max_attempts,
         };
@@ -139,10 +140,15 @@ impl World {
     }
 
     fn publish(&mut self) {
-        // Now and then so many that results take all their places.
-        let many = if self.dice.chance(0.05) { 80 } else { 6 };
+        let all = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a", "block.a", "skip.a"];
+        let (topics, many) = match self.dice.draw(|rng| rng.u8(0..100)) {
+            // So many that results take all their places, or that a quick plugin works at them for long enough to have some
+            // claimed ahead.
+            0..5 => (&all[..], 80),
+            5..7 => (&all[..1], 300),
+            _ => (&all[..], 6),
+        };
         for _ in 0..self.dice.draw(|rng| rng.usize(0..many)) {
-            let topics = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a", "block.a", "skip.a"];
             let topic = self.dice.draw(|rng| topics[rng.usize(..topics.len())]);
             let delay = if self.dice.chance(0.2) { self.dice.millis(0..3000) } else { Duration::ZERO };
             let key = ["a", "b", "c"][self.dice.draw(|rng| rng.usize(..3))];

@@ -10,8 +10,14 @@ use tracing::{info, warn};
 use crate::wake::Signal;
 
 /// How long after a write to look again, and again. The kernel tells of the write at once, but others see a commit only when
-/// the file is synced and its index updated, of which the kernel tells nobody.
-const LOOK_AGAIN: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(30), Duration::from_millis(150)];
+/// the file is synced and its index updated, of which the kernel tells nobody. A busy disk takes seconds to sync.
+const LOOK_AGAIN: [Duration; 5] = [
+    Duration::from_millis(5),
+    Duration::from_millis(30),
+    Duration::from_millis(150),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+];
 
 /// Raises the signal when any process writes into the database's WAL file. The kernel tells: nothing is polled.
 ///

@@ -27,6 +27,7 @@ mod redis;
 mod service;
 mod signatures;
 mod stage;
+mod swaps;
 mod templates;
 mod wake;
 mod webhook;

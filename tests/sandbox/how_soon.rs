@@ -14,15 +14,6 @@ fn plugins() -> PathBuf {
     outboxd_test_support::repository().join("plugins")
 }
 
-/// Another content that does the same: the component with a custom section at its end.
-fn marked(component: &[u8], mark: &str) -> Vec<u8> {
-    let length = |length: usize| u8::try_from(length).expect("a short mark");
-    let mut marked = component.to_vec();
-    marked.extend([0, length(mark.len() + 1), length(mark.len())]);
-    marked.extend(mark.as_bytes());
-    marked
-}
-
 /// Lays the plugin `source` of this repository under `name`, with its manifest and golden messages, for a topic of its own.
 fn lay(folder: &Path, source: &str, name: &str, component: &[u8]) {
     let from = plugins().join(source);
@@ -70,7 +61,7 @@ async fn a_start_compiles_nothing_that_was_compiled_before_and_plays_every_golde
     lay(dir.path(), "slack", "slack", &std::fs::read(slack).unwrap());
     for n in 0..8 {
         let name = format!("shop{n}");
-        lay(dir.path(), "webhook", &name, &marked(&webhook, &name));
+        lay(dir.path(), "webhook", &name, &guests::marked(&webhook, &name));
     }
     let cold = Instant::now();
     let first = start(dir.path(), cache.path(), Path::new(env!("CARGO_BIN_EXE_outboxd")));
@@ -115,7 +106,7 @@ async fn a_rust_plugin_serves_soon_after_its_last_byte() {
     for (what, versions) in [("compiled", ["1", "2", "3", "4", "5"]), ("from the cache", ["1", "2", "3", "4", "5"])] {
         let mut took = vec![];
         for version in versions {
-            took.push(serves_after(&host, &dir.path().join("shop.wasm"), &marked(&webhook, version)).await);
+            took.push(serves_after(&host, &dir.path().join("shop.wasm"), &guests::marked(&webhook, version)).await);
         }
         took.sort_unstable();
         println!("from the last byte to serving, {what}: {:?} as a rule, {:?} at most", took[2], took[4]);

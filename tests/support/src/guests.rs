@@ -39,6 +39,15 @@ pub fn ready(name: &str) -> Option<PathBuf> {
     Some(crate::repository().join("plugins").join(name).with_extension("wasm"))
 }
 
+/// Another content that does the same: the component with a custom section at its end.
+pub fn marked(component: &[u8], mark: &str) -> Vec<u8> {
+    let length = |length: usize| u8::try_from(length).expect("a short mark");
+    let mut marked = component.to_vec();
+    marked.extend([0, length(mark.len() + 1), length(mark.len())]);
+    marked.extend(mark.as_bytes());
+    marked
+}
+
 /// Builds the Cargo workspace `folder` once in this process; Cargo itself keeps several test processes apart.
 fn component(folder: &str, name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Result<(), String>>>> = LazyLock::new(Mutex::default);

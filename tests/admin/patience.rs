@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use outboxd::admin::{Admin, router, serve};
 use outboxd_store::MemoryStore;
+use secrecy::SecretString;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -26,8 +27,8 @@ impl Served {
     async fn start() -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let admin =
-            Admin { address, token: Some(TOKEN.into()), ..admin(Arc::new(MemoryStore::default()), vec![], vec![]) };
+        let token = Arc::new(ArcSwapOption::from_pointee(SecretString::from(TOKEN)));
+        let admin = Admin { address, token, ..admin(Arc::new(MemoryStore::default()), vec![], vec![]) };
         let end = CancellationToken::new();
         tokio::spawn(serve(listener, Arc::new(ArcSwap::from_pointee(router(admin))), end.clone()));
         Served { address, end }

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use outboxd::admin::{Admin, router};
+use outboxd::admin::{Admin, RelayInfo, router};
 use outboxd::handler::{Handlers, Route};
 use outboxd::metrics::{Recent, Snapshot};
 use outboxd::plugin::PluginInfo;
@@ -37,7 +37,8 @@ pub fn admin(store: Arc<dyn OutboxAdmin>, topics: Vec<TopicStats>, plugins: Vec<
     let now = Some(tokio::time::Instant::now());
     Admin {
         address: "127.0.0.1:8787".parse().expect("an address"),
-        token: None,
+        token: Arc::default(),
+        relay: RelayInfo { version: "0", database: "memory".into(), table: "outbox".into() },
         metrics: PrometheusBuilder::new().build_recorder().handle(),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot {
             answered_at: now,

@@ -25,10 +25,7 @@ fn browser() -> Option<(MutexGuard<'static, ()>, Browser)> {
 /// A relay with its page; answers the page's port.
 fn relay(stage: &Stage) -> (RelayProcess, String) {
     let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
-    relay.wait_for_log("are served at http://127.0.0.1:");
-    let log = relay.log();
-    let after = log.split("are served at http://127.0.0.1:").nth(1).expect("the address");
-    let port = after.chars().take_while(char::is_ascii_digit).collect();
+    let port = relay.admin().replace("127.0.0.1:", "");
     (relay, port)
 }
 

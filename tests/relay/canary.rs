@@ -75,6 +75,7 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
         &format!("/messages/{id}"),
         "/api/messages",
         &format!("/api/messages/{id}"),
+        "/api/relay",
     ]
     .iter()
     .map(|path| get(port, path, &bearer))

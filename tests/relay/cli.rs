@@ -1,8 +1,9 @@
 //! The commands, as people and scripts use them.
 
+use outboxd_test_support::wait_for;
 use serde_json::Value;
 
-use crate::stage::{Stage, on_every_database};
+use crate::stage::{PATIENCE, Stage, on_every_database};
 
 on_every_database! {
     publish_prints_the_id_and_show_tells_the_story,
@@ -194,4 +195,24 @@ fn long_work_shows_its_progress_on_a_terminal_and_nowhere_else() {
     assert!(redriving.contains("redriving: ") && redriving.contains("1200 dead letters go round again"), "{redriving}");
     assert!(deleting.contains("deleting: ") && deleting.contains("1200 dead messages are deleted"), "{deleting}");
     assert_eq!((piped.stdout.as_str(), piped.stderr.as_str()), ("0 dead messages are deleted\n", ""));
+}
+
+#[test]
+fn what_a_relay_has_parked_is_told_by_stats_where_that_relay_delivers_from_the_same_outbox() {
+    let (stage, other) = (Stage::sqlite(), Stage::sqlite());
+    stage.install_verbs("");
+    stage.publish("verbs", r#"{"do":"trap"}"#);
+    other.publish("verbs", "{}");
+    let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
+    let admin = relay.admin();
+    let parked = |stage: &Stage, admin: &str| {
+        json(&stage.outboxd(&["stats", "--admin", admin, "--json"]).ok())[0]["parked"].clone()
+    };
+
+    assert!(wait_for(PATIENCE, || parked(&stage, &admin) == true), "{}", relay.log());
+
+    let table = stage.outboxd(&["stats", "--admin", &admin]).ok();
+    assert!(table.contains("parked: its plugin is unhealthy"), "{table}");
+    assert_eq!(parked(&stage, "off"), Value::Null, "nobody was asked");
+    assert_eq!(parked(&other, &admin), Value::Null, "that relay knows nothing of this outbox");
 }

@@ -58,9 +58,7 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     stage.outboxd(&["publish", "ordered", "--key", "a", "--payload", payload]).ok();
     stage.outboxd(&["run", "--once"]).ok();
     let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
-    relay.wait_for_log("are served at http://");
-    let log = relay.log();
-    let admin = log.split("are served at http://").nth(1).and_then(|rest| rest.lines().next()).expect("its address");
+    let admin = relay.admin();
     let mut json = |command: &str, args: &[&str]| fields(&answer(command, args));
 
     assert_eq!(fields(&published), "[].id [].insertion");
@@ -76,7 +74,8 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(json("messages show", &[&id]), of_one.join(" "));
     assert_eq!(
         json("stats", &[]),
-        "[].blocked_keys [].dead [].delivered [].held [].last_error [].oldest_due_ms [].paused [].pending [].processing [].topic [].unrouted"
+        "[].blocked_keys [].dead [].delivered [].held [].last_error [].oldest_due_ms [].parked [].paused [].pending [].processing \
+         [].topic [].unrouted"
     );
     assert_eq!(
         json("keys", &[]),
@@ -85,7 +84,7 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     // A finding without advice is all well; one plugin's reload is on no trial.
     assert_eq!(json("doctor", &["--plugins", "nowhere"]), "[].advice [].check [].found [].verdict");
     assert_eq!(
-        json("plugin list", &["--admin", admin]),
+        json("plugin list", &["--admin", &admin]),
         "[].calls [].canary [].digest [].error [].faults [].file [].hosts [].last_error [].limits [].limits.concurrency \
          [].limits.cpu_ms [].limits.deadline_ms [].limits.memory_bytes [].loaded_at_ms [].name [].previous \
          [].private_networks [].secrets [].state [].tcp [].topics"

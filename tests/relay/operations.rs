@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use crate::stage::{PATIENCE, Stage};
 
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
-const UNIT: &str = include_str!("../../docs/deploy/outboxd.service");
+pub const UNIT: &str = include_str!("../../docs/deploy/outboxd.service");
 
 /// The text of each fenced block in `language`.
 fn blocks(language: &str) -> Vec<&'static str> {
@@ -20,7 +20,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 /// Runs the block of shell commands that holds `text`, as it stands; answers what it printed.
-fn run(stage: &Stage, text: &str, variables: &[(&str, &str)]) -> String {
+pub fn run(stage: &Stage, text: &str, variables: &[(&str, &str)]) -> String {
     let found = blocks("sh").into_iter().find(|block| block.contains(text)).expect("the block is in the docs");
     let outboxd = stage.command(&[]);
     let mut shell = Command::new("sh");

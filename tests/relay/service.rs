@@ -14,7 +14,7 @@ fn told(socket: &UnixDatagram) -> Option<String> {
 }
 
 /// Waits until `text` is told; answers what was told before.
-fn wait_until_told(socket: &UnixDatagram, text: &str) -> Vec<String> {
+pub fn wait_until_told(socket: &UnixDatagram, text: &str) -> Vec<String> {
     let mut before = Vec::new();
     loop {
         let said = told(socket).unwrap_or_else(|| panic!("{text:?} was never told, only {before:?}"));
@@ -105,7 +105,7 @@ fn a_hangup_takes_a_rotated_secret() {
     let old = delivered(1);
     std::fs::write(&secret, "whsec_dHdv").expect("written");
     relay.signal("-HUP");
-    relay.wait_for_log("secrets and retention are as the configuration says now");
+    relay.wait_for_log("secrets, admin_token and retention are as the configuration says now");
     let new = delivered(2);
 
     assert_eq!(old.verify("whsec_b25l"), Ok(()));

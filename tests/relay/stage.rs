@@ -208,6 +208,12 @@ impl RelayProcess {
 
     /// Where its admin page is served.
     pub fn admin(&self) -> String {
+        self.wait_for_log("delivering from");
+        self.health()
+    }
+
+    /// Where it tells how it is, from its first moment.
+    pub fn health(&self) -> String {
         const SERVED: &str = "are served at http://";
         self.wait_for_log(SERVED);
         let log = self.log();

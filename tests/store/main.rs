@@ -8,6 +8,8 @@ mod admin;
 mod adopt;
 /// Dead letters in order by key.
 mod blocked_keys;
+/// What many messages leave behind.
+mod churn;
 /// What a claim takes, and what it leaves.
 mod claim;
 /// A dedup key lets one message in.

@@ -9,11 +9,11 @@ use outboxd_store::{KeySummary, MessageDetail, MessageSummary};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Admin;
 use super::actions::{self, Action, KeyAction, TopicAction};
 use super::error::Problem;
 use super::query::{ActRequest, KeysQuery, ListQuery, parse_id};
 use super::topics::{self, Topic};
+use super::{Admin, RelayInfo};
 use crate::bulk::Done;
 use crate::metrics::Failure;
 use crate::plugin::PluginInfo;
@@ -25,6 +25,7 @@ const LIMIT_MAX: u32 = 1000;
 pub fn router() -> Router<Admin> {
     let api = Router::new()
         .route("/stats", get(stats))
+        .route("/relay", get(relay))
         .route("/plugins", get(plugins))
         .route("/failures", get(failures))
         .route("/messages", get(list))
@@ -51,6 +52,10 @@ impl IntoResponse for Problem {
 
 async fn stats(State(admin): State<Admin>) -> Json<Vec<Topic>> {
     Json(topics::by_name(&admin))
+}
+
+async fn relay(State(admin): State<Admin>) -> Json<RelayInfo> {
+    Json(admin.relay)
 }
 
 async fn plugins(State(admin): State<Admin>) -> Json<Vec<PluginInfo>> {

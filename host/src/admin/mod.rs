@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -29,6 +29,7 @@ use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use outboxd_store::OutboxAdmin;
 use secrecy::SecretString;
+use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::handler::Handlers;
@@ -58,11 +59,22 @@ const SAFE_HEADERS: [(&str, &str); 5] = [
     ("cache-control", "no-store"),
 ];
 
+/// Which relay this is.
+#[derive(Clone, Debug, Serialize)]
+pub struct RelayInfo {
+    pub version: &'static str,
+    /// Without its password.
+    pub database: String,
+    pub table: String,
+}
+
 /// What the admin address serves from.
 #[derive(Clone)]
 pub struct Admin {
     pub address: SocketAddr,
-    pub token: Option<SecretString>,
+    /// Required where there is one; may be replaced at any time.
+    pub token: Arc<ArcSwapOption<SecretString>>,
+    pub relay: RelayInfo,
     pub metrics: PrometheusHandle,
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     pub recent: Arc<Recent>,
@@ -97,7 +109,7 @@ pub fn router(admin: Admin) -> Router {
 #[derive(Clone)]
 struct Guard {
     address: SocketAddr,
-    token: Option<SecretString>,
+    token: Arc<ArcSwapOption<SecretString>>,
     guesses: Arc<Guesses>,
 }
 
@@ -105,11 +117,12 @@ impl Guard {
     /// The request with its body read, which extractors then cannot wait for.
     async fn admit(&self, request: Request) -> Result<Request, Refusal> {
         let peer = request.extensions().get().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Peer(peer)| *peer);
-        let guesses = self.token.is_some() && request.headers().contains_key(AUTHORIZATION);
+        let token = self.token.load_full();
+        let guesses = token.is_some() && request.headers().contains_key(AUTHORIZATION);
         if guesses && !self.guesses.may(peer) {
             return Err(Refusal::GuessedTooOften);
         }
-        let checked = guard::check(request.method(), request.headers(), self.address, self.token.as_ref());
+        let checked = guard::check(request.method(), request.headers(), self.address, token.as_deref());
         if guesses && checked == Err(Refusal::Unauthorized) {
             self.guesses.wrong(peer);
         }

@@ -231,6 +231,9 @@ pub struct StatsArgs {
     /// The folder of plugins, to say which topics none handles [default: plugins]
     #[arg(long, value_name = "DIR", env = "OUTBOXD_PLUGINS", hide_env_values = true)]
     pub plugins: Option<PathBuf>,
+    /// Where a relay is asked which topics it has parked [default: 127.0.0.1:8787]
+    #[arg(long, value_name = "ADDR|off", env = "OUTBOXD_ADMIN", hide_env_values = true)]
+    pub admin: Option<String>,
     /// Answer as JSON
     #[arg(long)]
     pub json: bool,

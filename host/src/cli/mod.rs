@@ -13,6 +13,7 @@ mod progress;
 mod publish;
 mod purge;
 mod redrive;
+mod relay_api;
 mod reload;
 mod run;
 mod settings;

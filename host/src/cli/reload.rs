@@ -1,11 +1,12 @@
-//! SIGHUP: reads `outboxd.toml` and the plugins folder again. What can change without a restart does: `[secrets]` and
-//! `[retention]`. What cannot is named. A file that is wrong changes nothing.
+//! SIGHUP: reads `outboxd.toml` and the plugins folder again. What can change without a restart does: `[secrets]`,
+//! `[retention]` and the value of `admin_token`. What cannot is named. A file that is wrong changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use secrecy::SecretString;
 use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -24,6 +25,7 @@ pub struct Reload {
     /// What runs.
     pub config: Config,
     pub retention: Arc<ArcSwap<Retention>>,
+    pub token: Arc<ArcSwapOption<SecretString>>,
     pub plugins: Arc<PluginHost>,
 }
 
@@ -48,14 +50,18 @@ impl Reload {
         };
         let restart = needs_restart(&self.config, &read);
         if restart.is_empty() {
-            info!("SIGHUP: secrets and retention are as the configuration says now");
+            info!("SIGHUP: secrets, admin_token and retention are as the configuration says now");
         } else {
             warn!(
-                "SIGHUP: secrets and retention are as the configuration says now; a restart is needed for {}",
+                "SIGHUP: secrets, admin_token and retention are as the configuration says now; a restart is needed for {}",
                 restart.join(", ")
             );
         }
         self.config.secrets.replace_with(&read.secrets);
+        // Never taken away: where it was required it still is, whatever the file says of the address.
+        if let (Some(_), Some(token)) = (&self.config.admin_token, &read.admin_token) {
+            self.token.store(Some(Arc::new(token.clone())));
+        }
         // Deleting at once is the settle's way of writing, for as long as the process lives.
         if deletes_at_once(&self.config) == deletes_at_once(&read) {
             self.config.retention.delivered = read.retention.delivered;
@@ -74,7 +80,8 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<String> {
         "retention.dead" => false,
         key => old.get(key) != new.get(key),
     };
-    keys.into_iter().filter(stays).cloned().collect()
+    let token = (running.admin_token.is_some() != read.admin_token.is_some()).then(|| "admin_token".to_owned());
+    token.into_iter().chain(keys.into_iter().filter(stays).cloned()).collect()
 }
 
 fn deletes_at_once(config: &Config) -> bool {
@@ -117,7 +124,8 @@ mod tests {
         let options = PluginOptions { cache_dir: None, ..settings::plugin_options(&config, vec![]) };
         let plugins = PluginHost::start(options).unwrap();
         let retention = Arc::new(ArcSwap::from_pointee(config.retention));
-        (Reload { global, overrides, config, retention, plugins }, dir)
+        let token = Arc::new(ArcSwapOption::from_pointee(config.admin_token.clone()));
+        (Reload { global, overrides, config, retention, token, plugins }, dir)
     }
 
     /// What the retention is after `text` was written over the configuration and SIGHUP came, and what waits for a restart.
@@ -154,6 +162,25 @@ mod tests {
         let restart = vec!["retention.delivered".to_owned()];
         assert_eq!(keeps, (Retention { delivered: HOUR, dead: HOUR }, restart.clone()));
         assert_eq!(deletes, (Retention { delivered: Some(Duration::ZERO), dead: HOUR }, restart));
+    }
+
+    #[tokio::test]
+    async fn a_new_admin_token_counts_and_one_that_is_gone_is_still_required() {
+        use secrecy::ExposeSecret as _;
+
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        let with_token = format!("admin_token = {{ file = {:?} }}", secret.path());
+        std::fs::write(secret.path(), "old").unwrap();
+        let (mut relay, _dir) = running(&with_token);
+        let token = |relay: &Reload| relay.token.load_full().map(|token| token.expose_secret().to_owned());
+
+        std::fs::write(secret.path(), "new").unwrap();
+        reload(&mut relay, &with_token);
+        assert_eq!(token(&relay).as_deref(), Some("new"));
+
+        let (_, restart) = reload(&mut relay, "");
+        assert_eq!(token(&relay).as_deref(), Some("new"));
+        assert_eq!(restart, ["admin_token"]);
     }
 
     #[tokio::test]

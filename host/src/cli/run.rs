@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use outboxd_core::Jitter;
 use outboxd_store::{Store, StoreError, StoreOptions};
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ use super::args::{Global, RunArgs};
 use super::reload::Reload;
 use super::settings::WrongSettings;
 use super::{output, settings};
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, RelayInfo};
 use crate::config::{Config, MigrateMode, Overrides, Purpose};
 use crate::handler::Handlers;
 use crate::metrics::{self, Metered, MeteredHandlers, Recent, Snapshot};
@@ -55,8 +55,9 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let end = CancellationToken::new();
     // From the first moment: who watches this relay learns that it lives and waits, however long the database is down.
     let served = Arc::new(ArcSwap::from_pointee(admin::starting(metrics.clone())));
-    if let Some(listener) = listener {
+    if let (Some(listener), Some(address)) = (listener, admin_address) {
         chores.spawn(admin::serve(listener, served.clone(), end.clone()));
+        info!("health and metrics are served at http://{address}; the admin page once the database has answered");
     }
     let store = match open(&config, &options, args.once, &shutdown).await? {
         Some(store) => store,
@@ -81,11 +82,17 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
 
     let drained = metrics.clone();
     let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
+    let token = Arc::new(ArcSwapOption::from_pointee(config.admin_token.clone()));
     if let Some(address) = admin_address {
         let listed = plugins.clone();
         let admin = Admin {
             address,
-            token: config.admin_token.clone(),
+            token: token.clone(),
+            relay: RelayInfo {
+                version: env!("CARGO_PKG_VERSION"),
+                database: super::message_texts::without_password(&config.database),
+                table: config.table.clone(),
+            },
             metrics,
             snapshot: snapshot.clone(),
             recent,
@@ -94,7 +101,6 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
             plugins: Arc::new(move || listed.list()),
         };
         served.store(Arc::new(admin::router(admin)));
-        info!("the admin page, health and metrics are served at http://{address}");
     }
     chores.spawn(metrics::upkeep_until(drained, end.clone()));
     chores.spawn(metrics::watch_until(store.admin.clone(), handlers.clone(), snapshot, end.clone()));
@@ -111,7 +117,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
         config.plugins
     );
     if let Some(hangup) = hangup {
-        let reload = Reload { global: global.clone(), overrides, config, retention, plugins };
+        let reload = Reload { global: global.clone(), overrides, config, retention, token, plugins };
         chores.spawn(reload.at_each(hangup, end.clone()));
     }
     service::ready();

@@ -1,31 +1,41 @@
 //! `outboxd stats`: each topic's numbers.
 
+use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 use outboxd_core::TopicPattern;
 use outboxd_store::TopicStats;
 use serde::Serialize;
 
 use super::args::{Global, StatsArgs};
-use super::{output, settings};
-use crate::config::{Overrides, Purpose};
+use super::message_texts::without_password;
+use super::{output, relay_api, settings};
+use crate::config::{Config, Overrides, Purpose};
 use crate::toml_reader::Reader;
 
-/// A topic's numbers, and whether this host's plugins folder routes it.
+/// How long a relay may take to tell what it has parked. Without it the numbers are as good.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A topic's numbers, whether this host's plugins folder routes it, and whether its relay lets it wait.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
     stats: TopicStats,
     /// No plugin in the folder handles it: its messages wait and spend no attempt.
     unrouted: bool,
+    /// Its plugin is unhealthy on the relay at the admin address. Nothing where no relay of this outbox answers there.
+    parked: Option<bool>,
 }
 
 pub async fn stats(global: &Global, args: StatsArgs) -> anyhow::Result<()> {
-    let overrides = Overrides { plugins: args.plugins, ..Overrides::default() };
+    let overrides = Overrides { plugins: args.plugins, admin: args.admin, ..Overrides::default() };
     let config = settings::load(global, overrides, Purpose::Outbox)?;
     let store = settings::connect(global).await?;
     let routed = routed_topics(&config.plugins);
-    let rows: Vec<Row> = store.admin.stats().await?.into_iter().map(|stats| row(stats, &routed)).collect();
+    let stats = store.admin.stats().await?;
+    let parked = parked_topics(&config).await;
+    let rows: Vec<Row> = stats.into_iter().map(|stats| row(stats, &routed, parked.as_ref())).collect();
     if args.json {
         return output::json(&rows);
     }
@@ -56,9 +66,22 @@ fn topics_of(component: &Path) -> Vec<TopicPattern> {
     topics.iter().filter_map(|topic| TopicPattern::parse(topic).ok()).collect()
 }
 
-fn row(stats: TopicStats, routed: &[TopicPattern]) -> Row {
+/// What the relay at the admin address has parked; nothing where none answers, or one of another outbox.
+async fn parked_topics(config: &Config) -> Option<HashSet<String>> {
+    let ask = async |path| relay_api::get(config.admin?, path, config.admin_token.as_ref(), PATIENCE).await.ok();
+    let relay = ask("/api/relay").await?;
+    if relay["database"] != without_password(&config.database) || relay["table"] != config.table {
+        return None;
+    }
+    let topics = ask("/api/stats").await?;
+    let parked = topics.as_array()?.iter().filter(|topic| topic["parked"] == true);
+    Some(parked.filter_map(|topic| topic["topic"].as_str().map(str::to_owned)).collect())
+}
+
+fn row(stats: TopicStats, routed: &[TopicPattern], parked: Option<&HashSet<String>>) -> Row {
     let unrouted = !routed.iter().any(|pattern| pattern.matches(&stats.topic));
-    Row { stats, unrouted }
+    let parked = parked.map(|parked| parked.contains(&stats.topic));
+    Row { stats, unrouted, parked }
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -69,6 +92,9 @@ fn cells(row: &Row) -> Vec<String> {
     }
     if stats.blocked_keys > 0 {
         notes.push(format!("keys blocked by a dead letter: {}", stats.blocked_keys));
+    }
+    if row.parked == Some(true) {
+        notes.push("parked: its plugin is unhealthy".to_owned());
     }
     if row.unrouted && stats.live() > 0 {
         notes.push("unrouted: no plugin handles it".to_owned());

@@ -26,8 +26,11 @@ pub async fn show(
             (topic_table(&admin, &topics))
         }
         section aria-labelledby="failures" {
-            h2 #failures { "Latest failures" }
-            p.hint { "Attempts of this relay that did not deliver, newest first." }
+            h2 #failures { "Latest failures on this relay" }
+            p.hint {
+                "Attempts that did not deliver, newest first, as they happen here. Other relays show their own; "
+                a href="/messages?state=dead" { "dead letters" } " are those of all."
+            }
             div #live-failures data-live { (failure_list(&failures)) }
         }
         section aria-labelledby="plugins" {

@@ -1,30 +1,21 @@
-use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use crate::cli::args::Global;
-use crate::cli::output;
 use crate::cli::settings::{self, WrongSettings};
+use crate::cli::{output, relay_api};
 use crate::config::{Overrides, Purpose};
 
 /// How long a relay may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub async fn list(global: &Global, admin: Option<String>, json: bool) -> anyhow::Result<()> {
-    use secrecy::ExposeSecret as _;
-
     let config = settings::load(global, Overrides { admin, ..Overrides::default() }, Purpose::Outbox)?;
     let Some(address) = config.admin else {
         return Err(WrongSettings::one("the relay's admin address is \"off\"; give the one to ask by --admin"));
     };
-    let token = config.admin_token.as_ref().map(|token| token.expose_secret().to_owned());
-    let plugins = tokio::time::timeout(PATIENCE, get(address, "/api/plugins", token.as_deref()))
-        .await
-        .with_context(|| format!("the relay at {address} did not answer within {} s", PATIENCE.as_secs()))??;
+    let plugins = relay_api::get(address, "/api/plugins", config.admin_token.as_ref(), PATIENCE).await?;
     if json {
         return output::json(&plugins);
     }
@@ -84,21 +75,4 @@ fn row(plugin: &Value) -> Vec<String> {
         number(&plugin["faults"]),
         errors.to_owned(),
     ]
-}
-
-/// One small GET of our own API.
-async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> anyhow::Result<Value> {
-    let mut stream = TcpStream::connect(address)
-        .await
-        .map_err(|error| anyhow!("no relay answers at {address} ({error}); is `outboxd run` under way?"))?;
-    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{authorization}\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.take(64 << 20).read_to_string(&mut answer).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the relay's answer is no HTTP")?;
-    if !head.lines().next().is_some_and(|status| status.contains(" 200")) {
-        bail!("the relay at {address} answered: {}", body.trim());
-    }
-    serde_json::from_str(body).context("the relay's answer is no JSON")
 }

@@ -1,0 +1,71 @@
+//! The table of a queue stays small, however many messages go through it. `OUTBOXD_CHURN=500000` sends so many instead, past an
+//! autovacuum that is set as PostgreSQL comes, and prints what the table and the claims made of it.
+
+use std::time::{Duration, Instant};
+
+use outboxd_client::{NewMessage, Outbox, publish_all};
+use outboxd_core::Transition;
+use outboxd_store::{OnDelivered, Store, StoreOptions, migrate};
+use outboxd_test_support::postgres::TestPostgres;
+use sqlx::{Connection as _, PgConnection};
+
+use crate::backend::{LAPSES_MAX, LEASE, lane, settlement};
+
+/// Messages that wait all the while, in another topic.
+const WAITING: usize = 10_000;
+const BATCH: usize = 200;
+
+async fn publish(connection: &mut PgConnection, topic: &str, count: usize, delay: Duration) {
+    let payload = format!("{{\"order\": \"{}\"}}", "x".repeat(200));
+    let message = NewMessage::from_json(topic, payload).delay(delay);
+    let mut transaction = connection.begin().await.expect("begin");
+    publish_all(&mut transaction, &Outbox::default(), &vec![message; count]).await.expect("published");
+    transaction.commit().await.expect("committed");
+}
+
+async fn bytes(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("select pg_total_relation_size('outbox')").fetch_one(connection).await.expect("a size")
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[tokio::test]
+async fn a_table_that_many_messages_went_through_is_at_most_three_times_as_large() {
+    let asked = std::env::var("OUTBOXD_CHURN").ok();
+    let churned = asked.as_deref().map_or(20_000, |number| number.parse().expect("OUTBOXD_CHURN is a number"));
+    // A small run is over before an autovacuum that looks once a minute would have looked.
+    let naptime = if asked.is_some() { "autovacuum_naptime=1min" } else { "autovacuum_naptime=1s" };
+    let server = TestPostgres::start_with(&[naptime, "fsync=off"]);
+    let options = StoreOptions { url: server.database(), on_delivered: OnDelivered::Delete, ..StoreOptions::default() };
+    migrate(&options).await.expect("migrated");
+    let store = Store::connect(&options).await.expect("connected");
+    let mut connection = PgConnection::connect(&options.url).await.expect("connects");
+    publish(&mut connection, "waiting", WAITING, Duration::from_secs(3600)).await;
+    sqlx::raw_sql("vacuum analyze outbox").execute(&mut connection).await.expect("vacuumed");
+    let before = bytes(&mut connection).await;
+
+    let mut claims = Vec::new();
+    for _ in 0..churned / BATCH {
+        publish(&mut connection, "passing", BATCH, Duration::ZERO).await;
+        let started = Instant::now();
+        let claimed = store.outbox.claim(&[lane("passing", BATCH as u32)], LEASE, LAPSES_MAX).await.expect("claimed");
+        claims.push(started.elapsed());
+        assert_eq!(claimed.len(), BATCH);
+        let settlements: Vec<_> = claimed.iter().map(|claim| settlement(claim, Transition::Delivered)).collect();
+        store.outbox.settle(&settlements).await.expect("settled");
+    }
+
+    let after = bytes(&mut connection).await;
+    let tenth = claims.len() / 10;
+    let (first, last) = (median(claims[..tenth].to_vec()), median(claims[claims.len() - tenth..].to_vec()));
+    println!(
+        "{churned} messages: {before} bytes before, {after} after ({:.2} times); a claim of {BATCH}: {first:?} in the first \
+         tenth, {last:?} in the last ({:.2} times)",
+        after as f64 / before as f64,
+        last.as_secs_f64() / first.as_secs_f64(),
+    );
+    assert!(after <= 3 * before, "{before} bytes became {after}");
+}

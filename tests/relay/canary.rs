@@ -7,7 +7,7 @@ use std::path::Path;
 use outboxd_test_support::receiver::{Answer, Receiver};
 use outboxd_test_support::{guests, wait_for};
 
-use crate::stage::{PATIENCE, Stage, cache};
+use crate::stage::{PATIENCE, Stage};
 
 const PASSWORD: &str = "canary-of-the-database";
 const TOKEN: &str = "canary-of-the-admin";
@@ -57,7 +57,14 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
     );
     stage.install("webhook", &guests::plugin("webhook"), &manifest);
     let id = stage.publish("orders", "{}");
-    let environment = [("SHOP_KEY", KEY), ("ADMIN_TOKEN", TOKEN), ("OUTBOXD_LOG", "trace")];
+    // Not the cache that all tests fill, so that nothing of others is looked through.
+    let cache = stage.path().join("cache");
+    let environment = [
+        ("SHOP_KEY", KEY),
+        ("ADMIN_TOKEN", TOKEN),
+        ("OUTBOXD_LOG", "trace"),
+        ("OUTBOXD_CACHE", cache.to_str().expect("text")),
+    ];
     let relay = stage.relay_in(&environment);
     let message = stage.wait_until(&id, "delivered").to_string();
 
@@ -100,11 +107,12 @@ fn no_secret_shows_in_logs_metrics_admin_answers_errors_rows_or_files() {
     let sent = &receiver.received()[1];
     assert_eq!(sent.verify(KEY), Ok(()));
     assert!(log.len() > 10_000, "at trace there is much to look through");
+    assert!(cache.read_dir().expect("the cache").next().is_some(), "the plugin's code is kept");
     for canary in [PASSWORD, TOKEN, KEY] {
         assert!(!log.contains(canary), "{canary} stands in the log");
         assert!(answers.iter().all(|answer| !answer.contains(canary)), "{canary} stands in an answer");
         assert!(!message.contains(canary), "{canary} stands in the message's row");
         assert!(!command_line.contains(canary) && !check.contains(canary), "{canary} is shown");
-        assert!(!files_hold(&cache(), canary), "{canary} stands in the cache of compiled plugins");
+        assert!(!files_hold(&cache, canary), "{canary} stands in the cache of compiled plugins");
     }
 }

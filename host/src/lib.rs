@@ -26,6 +26,8 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod metrics;
+#[cfg(feature = "otel")]
+pub mod traces;
 
 /// The bugs that stand in the code on purpose and that unit tests must find.
 #[cfg(all(test, feature = "planted-bugs"))]

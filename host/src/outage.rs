@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+#[derive(Debug)]
 pub struct Outage {
     doing: &'static str,
     since: Option<Instant>,

@@ -30,5 +30,7 @@ mod signatures;
 mod stage;
 mod swaps;
 mod templates;
+#[cfg(feature = "otel")]
+mod traces;
 mod wake;
 mod webhook;

@@ -22,6 +22,9 @@ pub fn configuration(config: &Config) -> String {
     if let Some(url) = &config.listen_database {
         lines.push(format!("listen_database = {}", quoted(without_password(url))));
     }
+    if let Some(collector) = &config.traces {
+        lines.push(format!("traces = {}", quoted(collector)));
+    }
     let pooling = match config.pooling {
         Pooling::Auto => "auto",
         Pooling::On => "on",

@@ -27,6 +27,8 @@ use crate::outage::Outage;
 use crate::plugin::PluginHost;
 use crate::purger;
 use crate::relay::{Relay, Stopped};
+#[cfg(feature = "otel")]
+use crate::traces::Traces;
 use crate::{service, shutdown, unorder};
 
 /// How long chores may take to end once the relay has stopped.
@@ -71,11 +73,21 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let recent = Arc::new(Recent::default());
     let outbox = Arc::new(Metered::new(store.outbox.clone(), recent.clone()));
     let handlers: Arc<dyn Handlers> = Arc::new(MeteredHandlers::new(plugins.handlers()));
+    #[cfg(feature = "otel")]
+    let traces = config.traces.as_deref().map(Traces::start).transpose().map_err(WrongSettings::one)?;
+    #[cfg(feature = "otel")]
+    let handlers = match &traces {
+        Some(traces) => traces.around(handlers),
+        None => handlers,
+    };
     let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
         unorder::unorder(&*store.admin, &*handlers, &shutdown).await.context("cannot deliver")?;
-        let stopped = relay.run_once(shutdown).await.context("cannot deliver")?;
+        let stopped = relay.run_once(shutdown).await;
+        #[cfg(feature = "otel")]
+        finish(traces).await;
+        let stopped = stopped.context("cannot deliver")?;
         tell_what_waits(&store, &*handlers).await;
         return Ok(exit_code(stopped));
     }
@@ -122,12 +134,22 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     service::ready();
     let stopped = relay.run(shutdown).await;
+    #[cfg(feature = "otel")]
+    finish(traces).await;
     end.cancel();
     chores.close();
     // Counting or purging may be under way on a database that is frozen; nothing of it has to be waited for.
     let _ = tokio::time::timeout(CHORES_END, chores.wait()).await;
     info!("stopped");
     Ok(exit_code(stopped))
+}
+
+/// Spans that could not be sent by then are lost.
+#[cfg(feature = "otel")]
+async fn finish(traces: Option<Traces>) {
+    if let Some(traces) = traces {
+        traces.finish(CHORES_END).await;
+    }
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -51,6 +51,8 @@ pub struct Config {
     /// Whose certificates plugins' requests trust. Default: Mozilla's, compiled in.
     pub roots: TlsRoots,
     pub secrets: Secrets,
+    /// The collector that spans of attempts go to, as `http://127.0.0.1:4318`. Default: none, and nothing is traced.
+    pub traces: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -147,6 +147,7 @@ pub fn resolve(
         ceiling: sandbox::ceiling(&sandbox_section),
         roots: sandbox::roots(&sandbox_section),
         secrets: secrets(&reader.section("secrets"), environment, read_secret),
+        traces: collector(&reader),
     };
     reader.finish()?;
     Ok(config)
@@ -170,6 +171,18 @@ fn admin_address(reader: &Reader, text: &str) -> Option<SocketAddr> {
         reader.error("admin", format!("{text:?} is no address such as \"127.0.0.1:8787\", nor \"off\""));
     }
     address
+}
+
+fn collector(reader: &Reader) -> Option<String> {
+    let address = reader.string("traces")?;
+    let uri = address.parse::<http::Uri>().ok();
+    if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty())) {
+        reader.error("traces", format!("{address:?} is no collector's address such as \"http://127.0.0.1:4318\""));
+    }
+    if !cfg!(feature = "otel") {
+        reader.error("traces", "this outboxd was built without its feature \"otel\": remove the key");
+    }
+    Some(address)
 }
 
 fn retry(reader: &Reader) -> RetryPolicy {

@@ -10,11 +10,11 @@ use outboxd::handler::{CallControl, Handled, Handler};
 use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions};
 use outboxd_core::{Attempt, Claim, LeaseId, Message, MessageId, Outcome, Payload, RetryPolicy};
 use outboxd_test_support::{guests, tools};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::cpu::{self, micros};
 use crate::plugins::CONCURRENCY;
 use crate::report::Report;
 use crate::stage::PAYLOAD;
@@ -77,7 +77,7 @@ async fn busy(handler: Arc<dyn Handler>, during: Duration) -> Cost {
     for _ in 0..CONCURRENCY {
         call(&handler, &claim()).await;
     }
-    let (begun, cpu) = (Instant::now(), cpu_time());
+    let (begun, cpu) = (Instant::now(), cpu::own());
     let mut callers = JoinSet::new();
     for _ in 0..CONCURRENCY {
         let (handler, threads) = (handler.clone(), handler.threads().unwrap_or_else(Handle::current));
@@ -93,7 +93,7 @@ async fn busy(handler: Arc<dyn Handler>, during: Duration) -> Cost {
         callers.spawn_on(caller, &threads);
     }
     let calls: u64 = callers.join_all().await.into_iter().sum();
-    Cost { cpu: micros(cpu_time() - cpu) / calls as f64 }
+    Cost { cpu: micros(cpu::own() - cpu) / calls as f64 }
 }
 
 /// One call after the other, on an idle machine: microseconds from the start of a call to its end.
@@ -197,13 +197,4 @@ fn claim() -> Claim {
         order: outboxd_core::Order::None,
         expired: false,
     }
-}
-
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
 }

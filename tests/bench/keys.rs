@@ -76,7 +76,7 @@ pub async fn measure(stage: &Stage, report: &mut Report, messages: u64, rounds: 
         for (rates, order) in [(&mut plain, Order::None), (&mut ordered, IN_ORDER)] {
             let outbox = stage.postgres(OnDelivered::Delete).await;
             outbox.fill_keys(messages, 1000).await;
-            rates.push(drain(&outbox, handlers(order, CONCURRENCY, None), messages, 1).await);
+            rates.push(drain(&outbox, handlers(order, CONCURRENCY, None), messages, 1).await.rate);
         }
     }
     report.add("drain, 1000 keys in no order", median(&plain), "messages/s");
@@ -89,7 +89,7 @@ pub async fn measure(stage: &Stage, report: &mut Report, messages: u64, rounds: 
         let outbox = stage.postgres(OnDelivered::Delete).await;
         outbox.fill_keys(messages, 100).await;
         outbox.sql("delete from outbox where length(key) = 2").await;
-        healthy.push(drain(&outbox, handlers(IN_ORDER, MANY_SLOTS, None), most, 1).await);
+        healthy.push(drain(&outbox, handlers(IN_ORDER, MANY_SLOTS, None), most, 1).await.rate);
         let outbox = stage.postgres(OnDelivered::Delete).await;
         outbox.fill_keys(messages, 100).await;
         let let_go = CancellationToken::new();

@@ -5,6 +5,7 @@
 
 mod backlog;
 mod calls;
+mod cpu;
 mod drain;
 mod keys;
 mod latency;

@@ -15,7 +15,7 @@ pub async fn measure(stage: &Stage, report: &mut Report) {
     outbox.fill(MESSAGES, 1).await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     plugins::install(folder.path());
-    std::fs::write(folder.path().join("verbs.toml"), "topics = [\"*\"]\n[limits]\nconcurrency = 64\n")
+    std::fs::write(folder.path().join("parse.toml"), "topics = [\"*\"]\n[limits]\nconcurrency = 64\n")
         .expect("written");
     let mut relay = Command::new(env!("CARGO_BIN_EXE_outboxd"))
         .args(["run", "--admin", "off", "--database", &outbox.url, "--plugins"])

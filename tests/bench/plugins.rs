@@ -41,8 +41,8 @@ impl Component {
 
 /// Puts the component into a plugins folder.
 pub fn install(folder: &std::path::Path) {
-    std::fs::copy(guests::guest("verbs"), folder.join("verbs.wasm")).expect("the component is copied");
-    std::fs::write(folder.join("verbs.toml"), "topics = [\"*\"]\n").expect("the manifest is written");
+    std::fs::copy(guests::guest("parse"), folder.join("parse.wasm")).expect("the component is copied");
+    std::fs::write(folder.join("parse.toml"), "topics = [\"*\"]\n").expect("the manifest is written");
 }
 
 /// Succeeds at once, in the host's own code: what is left when there is no sandbox.

@@ -2,16 +2,18 @@ use std::time::Instant;
 
 use uuid::Uuid;
 
+use crate::cpu;
+use crate::drain::Drained;
 use crate::stage::Outbox;
 
 /// Messages of one claim.
 const BATCH: i64 = 500;
 
-/// Messages a second of the plainest loop there is on the same table: claim 500, commit, delete them, commit. Prepared
+/// The plainest loop there is on the same table: claim 500, commit, delete them, commit. Prepared
 /// statements, one connection, no handler, no lease, no fence, no history.
-pub async fn drain(outbox: &Outbox, messages: u64) -> f64 {
+pub async fn drain(outbox: &Outbox, messages: u64) -> Drained {
     let mut connection = outbox.connection().await;
-    let begun = Instant::now();
+    let (begun, own) = (Instant::now(), cpu::own());
     let mut drained = 0;
     loop {
         let claim = "update outbox set state = 'processing', attempts = attempts + 1, available_at = now() + interval '30 seconds'
@@ -29,7 +31,7 @@ pub async fn drain(outbox: &Outbox, messages: u64) -> f64 {
         let delete = sqlx::query("delete from outbox where id = any ($1)").bind(ids);
         drained += delete.execute(&mut connection).await.expect("deleted").rows_affected();
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let drained_in = Drained::of(outbox, messages, begun, own).await;
     assert_eq!(drained, messages, "the raw loop left messages");
-    messages as f64 / seconds
+    drained_in
 }

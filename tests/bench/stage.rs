@@ -46,6 +46,10 @@ impl Outbox {
         Outbox { url, options }
     }
 
+    pub fn is_sqlite(&self) -> bool {
+        self.url.starts_with("sqlite:")
+    }
+
     pub async fn store(&self) -> Store {
         Store::connect(&self.options).await.expect("the store opens")
     }
@@ -53,7 +57,7 @@ impl Outbox {
     /// Fills the outbox, spread over so many topics `t0`, `t1`, …
     pub async fn fill(&self, messages: u64, topics: u64) {
         let (messages, topics) = (messages as i64, topics as i64);
-        if self.url.starts_with("sqlite:") {
+        if self.is_sqlite() {
             let mut connection = self.sqlite_connection().await;
             let fill = "with recursive n (n) as (select 0 union all select n + 1 from n where n + 1 < ?1)
                 insert into outbox (topic, payload) select 't' || (n % ?2), ?3 from n";

@@ -1,11 +1,13 @@
 //! Writes what attempts came to: in batches, and again and again while the fate of a batch is unknown.
 //!
-//! Batches form by themselves: while one statement runs, results gather for the next. When idle, none waits.
+//! Batches form by themselves: while one statement runs, results gather for the next. Where some did, the next waits a moment for
+//! more; when idle, none waits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use outboxd_core::{LeaseStatus, Settlement, Transition, planted};
+use outboxd_core::{LeaseStatus, Order, Settlement, Transition, planted};
 use outboxd_store::{OutboxStore, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -15,6 +17,15 @@ use crate::outage::Outage;
 
 /// Results in one statement, at most.
 const BATCH_MAX: usize = 500;
+
+/// So many results that came while one statement ran say that more are coming.
+const BUSY: usize = 4;
+
+/// A statement of so many costs hardly more a result than a larger one; one of a few costs three times as much.
+const ENOUGH: usize = 128;
+
+/// How long a few wait for more. Nobody waits for them: their calls are over. Those that die with their relay meanwhile come twice.
+const LINGER: Duration = Duration::from_millis(10);
 
 /// A result to be written.
 pub struct Ready {
@@ -87,6 +98,15 @@ impl SettleLoop {
     pub async fn run(mut self) {
         let mut ready = Vec::with_capacity(BATCH_MAX);
         while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
+            if is_worth_a_wait(&ready) {
+                sleep(LINGER).await;
+                // Not waited for: each result would wake this task.
+                while ready.len() < BATCH_MAX
+                    && let Ok(more) = self.queue.try_recv()
+                {
+                    ready.push(more);
+                }
+            }
             while !ready.is_empty() {
                 let (batch, later) = without_repetition(std::mem::take(&mut ready));
                 let (released, settled) = batch.into_iter().partition::<Vec<Ready>, _>(|ready| {
@@ -119,6 +139,12 @@ impl SettleLoop {
             batch.give_up_what_is_over(Instant::now());
         }
     }
+}
+
+/// Whether there are few, but more are coming. The next message of an ordered key waits for its result: that is written at once.
+fn is_worth_a_wait(ready: &[Ready]) -> bool {
+    let holds_up = |ready: &Ready| ready.settlement.order != Order::None;
+    (BUSY..ENOUGH).contains(&ready.len()) && !ready.iter().any(holds_up)
 }
 
 /// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
@@ -191,6 +217,71 @@ impl Statement {
         match self {
             Statement::Settle => store.settle(settlements).await,
             Statement::Release => store.release(settlements).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboxd_core::{Attempt, AttemptRecord, LeaseId, MessageId, OnDead};
+    use outboxd_store::MemoryStore;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_results_wait_for_more_but_not_one_alone_nor_many_nor_those_that_hold_up_a_key() {
+        let in_order = Order::ByKey { on_dead: OnDead::Block };
+
+        assert!(waited(BUSY, Order::None).await >= LINGER);
+        assert_eq!(waited(1, Order::None).await, Duration::ZERO);
+        assert_eq!(waited(ENOUGH, Order::None).await, Duration::ZERO);
+        assert_eq!(waited(BUSY, in_order).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_writes_what_waits_for_more() {
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 100);
+        hand_over(&settler, BUSY, Order::None).await;
+        let places = settler.places.clone();
+
+        drop(settler);
+        settle_loop.run().await;
+
+        assert_eq!(places.available_permits(), 100);
+    }
+
+    /// How long so many results wait that are there at once.
+    async fn waited(count: usize, order: Order) -> Duration {
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000);
+        hand_over(&settler, count, order).await;
+        let begun = Instant::now();
+        tokio::spawn(settle_loop.run());
+
+        settler.wait_until_written().await;
+
+        begun.elapsed()
+    }
+
+    async fn hand_over(settler: &Settler, count: usize, order: Order) {
+        for _ in 0..count {
+            let record = AttemptRecord {
+                attempt: Attempt(1),
+                took: Duration::ZERO,
+                http_status: None,
+                response_excerpt: None,
+                digest: None,
+            };
+            let settlement = Settlement {
+                id: MessageId(Uuid::now_v7()),
+                lease_id: LeaseId(Uuid::new_v4()),
+                transition: Transition::Delivered,
+                order,
+                rest: Duration::ZERO,
+                record,
+            };
+            let give_up_at = Instant::now() + Duration::from_secs(60);
+            settler.hand_over(Ready { settlement, give_up_at, place: settler.place().await, alone: None });
         }
     }
 }

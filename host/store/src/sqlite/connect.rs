@@ -15,6 +15,10 @@ use crate::{Notify, OnDelivered, StoreError, StoreOptions};
 /// Beyond the wait for a lock: the disk's own time.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
 
+/// More rows than a claim returns: SQLite's thread would stop for their reader each time so many are on their way, with the
+/// database locked.
+const ROWS_MAX: usize = 1024;
+
 /// The outbox in an SQLite file. One connection writes: SQLite has one writer at a time anyway, and so our own statements
 /// never wait for each other inside SQLite. Another one reads.
 pub(crate) struct Sqlite {
@@ -90,5 +94,6 @@ pub(crate) fn parse(options: &StoreOptions) -> Result<SqliteConnectOptions, Stor
     Ok(connect
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
+        .row_buffer_size(ROWS_MAX)
         .busy_timeout(options.statement_timeout))
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
+use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Settlement};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
@@ -76,7 +76,7 @@ impl OutboxStore for Sqlite {
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
         let pairs: Vec<_> = in_order(held)
             .iter()
-            .map(|held| json!({ "id": held.id.to_string(), "lease_id": held.lease_id.0.simple().to_string() }))
+            .map(|held| json!({ "id": held.id.to_string(), "lease_id": lease_text(held.lease_id) }))
             .collect();
         let (sql, pairs, lease_ms) =
             (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
@@ -88,12 +88,13 @@ impl OutboxStore for Sqlite {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError> {
         let changes = Change::settles(settlements, self.on_delivered)?;
-        let rows = if changes.iter().all(Change::only_deletes) {
-            self.delete(&changes).await?
-        } else {
-            self.change_held(&changes, vec![self.sql.settle.clone(), self.sql.settle_delete.clone()]).await?
-        };
-        if lets_go_on(settlements) {
+        let lets_go_on = lets_go_on(settlements);
+        if !lets_go_on && changes.iter().all(Change::only_deletes) && self.delete_all(&changes).await? {
+            return Ok(vec![LeaseStatus::Held; settlements.len()]);
+        }
+        let statements = vec![self.sql.settle.clone(), self.sql.settle_delete.clone()];
+        let rows = self.change_held(&changes, statements).await?;
+        if lets_go_on {
             self.signal.raise();
         }
         statuses(settlements.iter().map(fence), rows)
@@ -140,16 +141,25 @@ impl Sqlite {
         .await
     }
 
-    /// Settles what is only deleted; answers which of the leases were held. In one statement, but for messages that are the
-    /// heads of their keys.
-    async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow>, StoreError> {
-        let (all, sql) = (json(changes), AssertSqlSafe(self.sql.settle_unordered.clone()));
-        let mut rows: Vec<HeldRow> =
-            self.write(move |connection| Box::pin(sqlx::query_as(sql).bind(all).fetch_all(connection))).await?;
-        if rows.len() < changes.len() {
-            rows.extend(self.change_held(changes, vec![self.sql.settle_delete.clone()]).await?);
-        }
-        Ok(rows)
+    /// Deletes all of them, or none and answers so: where a lease is not held, or a message is the head of its key. Says nothing
+    /// of single messages: for hundreds, that costs more than to delete them.
+    async fn delete_all(&self, changes: &[Change]) -> Result<bool, StoreError> {
+        let leases: serde_json::Map<String, serde_json::Value> =
+            changes.iter().map(|change| (change.id.to_string(), lease_text(change.lease_id).into())).collect();
+        let (leases, count) = (json!(leases).to_string(), changes.len() as u64);
+        let sql = AssertSqlSafe(self.sql.settle_unordered.clone());
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let deleted = sqlx::query(sql).bind(leases).execute(&mut *transaction).await?.rows_affected();
+                match deleted == count {
+                    true => transaction.commit().await?,
+                    false => transaction.rollback().await?,
+                }
+                Ok(deleted == count)
+            })
+        })
+        .await
     }
 
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
@@ -186,6 +196,11 @@ impl Sqlite {
     }
 }
 
+/// As the claim made it: hexadecimal digits alone.
+fn lease_text(lease_id: LeaseId) -> String {
+    lease_id.0.simple().to_string()
+}
+
 /// As the statements' `json_each` takes them.
 fn json(changes: &[Change]) -> String {
     let rows: Vec<_> = changes
@@ -193,7 +208,7 @@ fn json(changes: &[Change]) -> String {
         .map(|change| {
             json!({
                 "id": change.id.to_string(),
-                "lease_id": change.lease_id.0.simple().to_string(),
+                "lease_id": lease_text(change.lease_id),
                 "state": change.state,
                 "after_ms": change.after_ms,
                 "reason": change.reason,

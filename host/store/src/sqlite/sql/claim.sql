@@ -1,5 +1,5 @@
 -- Leases due messages and returns them: ?1 lanes as JSON, ?2 the largest lane's slots, ?3 milliseconds of lease, ?4 largest
--- payload, ?5 most leases lost. SQLite has no LATERAL: each lane's ids come as a JSON array, which is then taken apart.
+-- payload, ?5 most leases lost. SQLite has no LATERAL: each lane's rowids come as a JSON array, which is then taken apart.
 with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer))
 update {table} as m
 set state = 'processing',
@@ -10,13 +10,13 @@ set state = 'processing',
     -- Tells a person why it runs again, and the relay that this claim took over a lost lease: no old value is returned.
     reason = case when m.state = 'processing' then 'lapsed' else m.reason end,
     last_error = case when m.state = 'processing' then 'a lease was lost without a result' else m.last_error end
-where m.id in (
+where m.rowid in (
     select due.value
     from json_each(?1) as lane,
         json_each((
-            select json_group_array(head.id)
+            select json_group_array(head.rowid)
             from (
-                select o.id
+                select o.rowid
                 from {table} as o
                 where o.topic = lane.value ->> 'topic'
                     and o.state in ('pending', 'processing')

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use metrics::{counter, histogram};
+use metrics::{Histogram, counter, histogram};
 use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line, planted};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::runtime::Handle;
@@ -54,8 +54,9 @@ impl Metered {
 
     fn note(&self, settlements: &[Settlement], statuses: &[LeaseStatus]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Counted together: looking a counter up costs more than counting.
+        // Looked up once: that costs more than counting.
         let mut settled: HashMap<(Arc<str>, &'static str), u64> = HashMap::new();
+        let mut since_publish: HashMap<Arc<str>, Histogram> = HashMap::new();
         let mut claimed_all = locked(&self.claimed);
         for (settlement, status) in settlements.iter().zip(statuses) {
             let Some(claimed) = claimed_all.remove(&settlement.lease_id) else { continue };
@@ -82,7 +83,10 @@ impl Metered {
             if settlement.transition == Transition::Delivered {
                 self.recent.delivered(&claimed.topic);
                 let since = now.saturating_sub(Duration::from_millis(claimed.created_at_ms));
-                histogram!("outboxd_delivery_seconds", "topic" => topic.to_string()).record(since.as_secs_f64());
+                let histogram = since_publish
+                    .entry(topic)
+                    .or_insert_with_key(|topic| histogram!("outboxd_delivery_seconds", "topic" => topic.to_string()));
+                histogram.record(since.as_secs_f64());
             }
         }
         drop(claimed_all);

@@ -61,7 +61,7 @@ returning
     octet_length(record_send(row(m.payload)))::bigint - case when pg_typeof(m.payload) = 'jsonb'::regtype then 13 else 12 end
         as payload_bytes,
     m.headers::text as headers,
-    (extract(epoch from least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
+    (date_part('epoch', least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
     m.lease_id::text as lease_id,
     m.attempts::bigint as attempts,
     m.lapses::bigint as lapses,

@@ -4,7 +4,7 @@ use arc_swap::ArcSwap;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use outboxd::admin::{Admin, router};
+use outboxd::admin::{Admin, RelayInfo, router};
 use outboxd::handler::{Handlers, Route};
 use outboxd::metrics::{Recent, Snapshot};
 use outboxd_store::{MemoryMessage, MemoryStore, MessageFilter, OutboxAdmin};
@@ -59,7 +59,8 @@ pub fn admin(store: Arc<dyn OutboxAdmin>) -> Admin {
     let snapshot = Snapshot { answered_at: now, counted_at: now, ..Snapshot::default() };
     Admin {
         address: "127.0.0.1:8787".parse().expect("an address"),
-        token: None,
+        token: Arc::default(),
+        relay: RelayInfo { version: "0", database: "memory".into(), table: "outbox".into() },
         metrics: PrometheusBuilder::new().build_recorder().handle(),
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
         recent: Arc::new(Recent::default()),

@@ -18,6 +18,7 @@ on_every_store! {
     a_late_result_lands_while_nobody_has_taken_the_message
     a_settle_forgets_the_lapses
     delivered_rows_are_deleted_where_asked
+    of_rows_to_delete_one_whose_lease_was_lost_is_kept
     history_keeps_the_last_twenty_attempts_and_stays_small
     no_error_text_makes_a_settle_fail
     a_huge_delay_does_not_overflow
@@ -172,6 +173,21 @@ async fn delivered_rows_are_deleted_where_asked(store: TestStore) {
     assert_eq!(statuses, [LeaseStatus::Held, LeaseStatus::Held, LeaseStatus::Lost]);
     assert!(store.admin.show(ids[0]).await.unwrap().is_none());
     assert_eq!(store.state_of(ids[1]).await, State::Dead);
+    assert_eq!(store.state_of(ids[2]).await, State::Processing);
+}
+
+async fn of_rows_to_delete_one_whose_lease_was_lost_is_kept(store: TestStore) {
+    let store = store.reconnect(|options| options.on_delivered = OnDelivered::Delete).await;
+    let ids = store.publish(vec![draft(TOPIC), draft(TOPIC).key("k"), draft(TOPIC)]).await;
+    let claims = store.claim(3).await;
+    let [first, second, third] = [0, 1, 2].map(|n: usize| settlement(&claims[n], Transition::Delivered));
+    let stale = Settlement { lease_id: claims[0].lease_id, ..third };
+
+    let statuses = store.outbox.settle(&[first, second, stale]).await.unwrap();
+
+    assert_eq!(statuses, [LeaseStatus::Held, LeaseStatus::Held, LeaseStatus::Lost]);
+    assert!(store.admin.show(ids[0]).await.unwrap().is_none());
+    assert!(store.admin.show(ids[1]).await.unwrap().is_none());
     assert_eq!(store.state_of(ids[2]).await, State::Processing);
 }
 

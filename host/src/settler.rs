@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outboxd_core::{LeaseStatus, Order, Settlement, Transition, planted};
 use outboxd_store::{OutboxStore, StoreError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -42,6 +42,7 @@ pub struct Ready {
 #[derive(Clone)]
 pub struct Settler {
     queue: mpsc::UnboundedSender<Ready>,
+    hurry: Arc<Notify>,
     places: Arc<Semaphore>,
     places_all: usize,
 }
@@ -50,6 +51,8 @@ pub struct Settler {
 pub struct SettleLoop {
     store: Arc<dyn OutboxStore>,
     queue: mpsc::UnboundedReceiver<Ready>,
+    /// Something came that does not wait for more.
+    hurry: Arc<Notify>,
     outage: Outage,
 }
 
@@ -57,8 +60,10 @@ impl Settler {
     /// At most `places` calls run or wait for their result to be written: each takes a place first.
     pub fn new(store: Arc<dyn OutboxStore>, places: usize) -> (Settler, SettleLoop) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let settler = Settler { queue: sender, places: Arc::new(Semaphore::new(places)), places_all: places };
-        (settler, SettleLoop { store, queue: receiver, outage: Outage::new("settling") })
+        let hurry = Arc::new(Notify::new());
+        let free = Arc::new(Semaphore::new(places));
+        let settler = Settler { queue: sender, hurry: hurry.clone(), places: free, places_all: places };
+        (settler, SettleLoop { store, queue: receiver, hurry, outage: Outage::new("settling") })
     }
 
     /// How many calls may begin before results have to be written.
@@ -89,8 +94,12 @@ impl Settler {
                 return;
             }
         );
+        let holds_up = holds_up(&ready);
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
+        if holds_up {
+            self.hurry.notify_one();
+        }
     }
 }
 
@@ -99,7 +108,10 @@ impl SettleLoop {
         let mut ready = Vec::with_capacity(BATCH_MAX);
         while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
             if is_worth_a_wait(&ready) {
-                sleep(LINGER).await;
+                tokio::select! {
+                    () = sleep(LINGER) => {}
+                    () = self.hurry.notified() => {}
+                }
                 // Not waited for: each result would wake this task.
                 while ready.len() < BATCH_MAX
                     && let Ok(more) = self.queue.try_recv()
@@ -141,10 +153,14 @@ impl SettleLoop {
     }
 }
 
-/// Whether there are few, but more are coming. The next message of an ordered key waits for its result: that is written at once.
+/// Whether there are few, but more are coming.
 fn is_worth_a_wait(ready: &[Ready]) -> bool {
-    let holds_up = |ready: &Ready| ready.settlement.order != Order::None;
     (BUSY..ENOUGH).contains(&ready.len()) && !ready.iter().any(holds_up)
+}
+
+/// The next message of its key waits for this one's result: it is written at once.
+fn holds_up(ready: &Ready) -> bool {
+    ready.settlement.order != Order::None
 }
 
 /// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
@@ -237,6 +253,21 @@ mod tests {
         assert_eq!(waited(1, Order::None).await, Duration::ZERO);
         assert_eq!(waited(ENOUGH, Order::None).await, Duration::ZERO);
         assert_eq!(waited(BUSY, in_order).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_holds_up_a_key_ends_the_wait_of_the_others() {
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000);
+        hand_over(&settler, BUSY, Order::None).await;
+        let begun = Instant::now();
+        tokio::spawn(settle_loop.run());
+        tokio::task::yield_now().await;
+        assert!(!settler.all_is_written());
+
+        hand_over(&settler, 1, Order::ByKey { on_dead: OnDead::Block }).await;
+        settler.wait_until_written().await;
+
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

@@ -154,9 +154,10 @@ fn a_collector_that_is_away_is_said_once_and_stops_no_delivery() {
 fn a_collectors_address_that_is_none_is_refused() {
     let stage = Stage::sqlite();
 
-    for wrong in ["127.0.0.1:4318", "https://collector.example", "http://"] {
+    for wrong in ["127.0.0.1:4318", "https://collector.example", "http://", "http://user:hunter2@collector.example"] {
         configure(&stage, wrong);
 
-        assert!(stage.outboxd(&["run", "--check"]).fails(2).contains("traces: "), "{wrong}");
+        let said = stage.outboxd(&["run", "--check"]).fails(2);
+        assert!(said.contains("traces: ") && !said.contains("hunter2"), "{wrong}: {said}");
     }
 }

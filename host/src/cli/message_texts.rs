@@ -84,6 +84,14 @@ fn attempt(entry: &HistoryEntry) -> String {
     text
 }
 
+/// Which database that is, for everyone on this host: an SQLite file by its whole path, and no password.
+pub fn whole_name(url: &str) -> String {
+    let Some(path) = url.strip_prefix("sqlite:") else { return without_password(url) };
+    let path = path.strip_prefix("//").unwrap_or(path);
+    let whole = std::path::absolute(path).map_or_else(|_| path.to_owned(), |whole| whole.display().to_string());
+    format!("sqlite:{whole}")
+}
+
 /// A database URL that can be shown: its password is replaced.
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
@@ -122,5 +130,15 @@ mod tests {
         ] {
             assert_eq!(without_password(url), shown);
         }
+    }
+
+    #[test]
+    fn two_files_of_one_name_are_two_databases() {
+        let here = std::env::current_dir().unwrap();
+
+        for url in ["sqlite:outbox.db", "sqlite://outbox.db"] {
+            assert_eq!(whole_name(url), format!("sqlite:{}", here.join("outbox.db").display()));
+        }
+        assert_eq!(whole_name("postgres://shop:canary@db/shop"), "postgres://shop:…@db/shop");
     }
 }

@@ -102,7 +102,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
             token: token.clone(),
             relay: RelayInfo {
                 version: env!("CARGO_PKG_VERSION"),
-                database: super::message_texts::without_password(&config.database),
+                database: super::message_texts::whole_name(&config.database),
                 table: config.table.clone(),
             },
             metrics,

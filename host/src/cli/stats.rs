@@ -9,7 +9,7 @@ use outboxd_store::TopicStats;
 use serde::Serialize;
 
 use super::args::{Global, StatsArgs};
-use super::message_texts::without_password;
+use super::message_texts::whole_name;
 use super::{output, relay_api, settings};
 use crate::config::{Config, Overrides, Purpose};
 use crate::toml_reader::Reader;
@@ -70,7 +70,7 @@ fn topics_of(component: &Path) -> Vec<TopicPattern> {
 async fn parked_topics(config: &Config) -> Option<HashSet<String>> {
     let ask = async |path| relay_api::get(config.admin?, path, config.admin_token.as_ref(), PATIENCE).await.ok();
     let relay = ask("/api/relay").await?;
-    if relay["database"] != without_password(&config.database) || relay["table"] != config.table {
+    if relay["database"] != whole_name(&config.database) || relay["table"] != config.table {
         return None;
     }
     let topics = ask("/api/stats").await?;

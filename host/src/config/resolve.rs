@@ -175,6 +175,11 @@ fn admin_address(reader: &Reader, text: &str) -> Option<SocketAddr> {
 
 fn collector(reader: &Reader) -> Option<String> {
     let address = reader.string("traces")?;
+    if address.contains('@') {
+        // Not repeated: what stands before the sign may be a password.
+        reader.error("traces", "a collector is told no user and no password: write \"http://HOST:PORT\"");
+        return None;
+    }
     let uri = address.parse::<http::Uri>().ok();
     if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty())) {
         reader.error("traces", format!("{address:?} is no collector's address such as \"http://127.0.0.1:4318\""));

@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
     use crate::handler::{CallControl, Handled, Handler};
-    use crate::slots::{Slots, Ticket};
+    use crate::slots::{PluginUsage, Slots, Ticket, Usage};
 
     struct Nothing;
 
@@ -224,28 +224,44 @@ mod tests {
         assert_eq!(planned(&["shop.a"], &trial, &slots), []);
     }
 
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
     proptest::proptest! {
+        /// Each plugin holds some messages already and may hold some ahead.
         #[test]
-        fn never_more_than_the_free_slots_nor_than_a_plugins_own(
+        fn never_more_than_the_free_slots_nor_than_a_plugin_may_hold(
             topics in proptest::collection::vec("[a-d]\\.[a-z]", 0..20),
-            used in proptest::collection::vec("[a-d]", 0..10),
+            held in proptest::array::uniform4(0usize..60),
+            ahead in proptest::array::uniform4(proptest::prop_oneof![proptest::strategy::Just(0usize), 1usize..600]),
             total in 0usize..40, concurrency in 0usize..20, count in 0usize..6, claims_max in 0usize..50,
+            reach in proptest::sample::select(vec![Reach::Careful, Reach::Ahead]),
         ) {
-            let slots = Slots::new(total);
-            let _held: Vec<Ticket> = used.iter().map(|plugin| take(&slots, plugin, concurrency)).collect();
+            let plugins: Vec<_> = NAMES
+                .into_iter()
+                .zip(held.into_iter().zip(ahead))
+                .map(|(name, (held, ahead))| (name, PluginUsage { held, running: held.min(concurrency), ahead }))
+                .collect();
+            let usage = Usage::new(total, plugins.iter().filter(|(_, of)| of.held > 0).map(|(name, of)| ((*name).into(), *of)).collect());
             let mut topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+            topics.sort_unstable();
             topics.dedup();
 
-            let lanes = plan(&due(&topics), &open(concurrency, count), &slots.usage(), claims_max, Reach::Ahead).lanes;
+            let plan = plan(&due(&topics), &open(concurrency, count), &usage, claims_max, reach);
 
-            let sum = |prefix: &str| lanes.iter().filter(|lane| lane.topic.starts_with(prefix)).map(|lane| lane.slots as usize).sum::<usize>();
-            let running = ["a", "b", "c", "d"]
-                .map(|plugin| used.iter().filter(|name| *name == plugin).count().min(concurrency));
-            proptest::prop_assert!(sum("") <= total.saturating_sub(running.iter().sum()).min(claims_max));
-            for plugin in ["a", "b", "c", "d"] {
-                let used = used.iter().filter(|name| *name == plugin).count();
-                proptest::prop_assert!(sum(plugin) <= concurrency.saturating_sub(used));
+            let (mut starts, mut waits) = (0, 0);
+            for (name, of) in &plugins {
+                let lanes = plan.lanes.iter().filter(|lane| lane.topic.starts_with(name));
+                let claimed: usize = lanes.map(|lane| lane.slots as usize).sum();
+                let granted = claimed.min(concurrency.saturating_sub(of.held));
+                (starts, waits) = (starts + granted, waits + claimed - granted);
+                let may_hold = concurrency + usage.of(name).ahead;
+                proptest::prop_assert!(claimed == 0 || of.held + claimed <= may_hold);
+                proptest::prop_assert!(reach == Reach::Ahead || claimed <= concurrency);
             }
+            proptest::prop_assert!(starts <= usage.free().min(claims_max));
+            proptest::prop_assert!(waits <= usage.room_ahead());
+            proptest::prop_assert_eq!(plan.ahead, waits > 0);
+            proptest::prop_assert!(claims_max > 0 || plan.lanes.is_empty());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A lease is trusted from the moment it was asked for, on this host's monotonic clock, less a margin: the database granted
 //! it later than that, so it ends later too.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::outage::Outage;
 pub struct Leases {
     store: Arc<dyn OutboxStore>,
     lease: Duration,
-    held: Mutex<HashMap<MessageId, Lease>>,
+    /// In order, so that those which are lost at once stop in the same order whenever a simulation is repeated.
+    held: Mutex<BTreeMap<MessageId, Lease>>,
 }
 
 struct Lease {
@@ -124,7 +125,7 @@ impl Leases {
         }
     }
 
-    fn lose(&self, held: &mut HashMap<MessageId, Lease>, id: MessageId, why: &str) {
+    fn lose(&self, held: &mut BTreeMap<MessageId, Lease>, id: MessageId, why: &str) {
         if let Some(lease) = held.remove(&id) {
             lease.stop.cancel();
             warn!(message.id = %id, lease.id = %lease.lease_id, "the lease of message {id} is lost: {why}; its call is stopped, nothing is settled");
@@ -132,7 +133,7 @@ impl Leases {
     }
 
     // The map stays sound if a holder panicked: every change is a single step.
-    fn held(&self) -> MutexGuard<'_, HashMap<MessageId, Lease>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<MessageId, Lease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

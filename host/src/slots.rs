@@ -171,6 +171,11 @@ pub struct PluginUsage {
 }
 
 impl Usage {
+    #[cfg(test)]
+    pub fn new(total: usize, plugins: HashMap<Arc<str>, PluginUsage>) -> Usage {
+        Usage { total, plugins }
+    }
+
     /// Nothing runs and nothing waits.
     pub fn is_idle(&self) -> bool {
         self.plugins.is_empty()
@@ -257,10 +262,7 @@ mod tests {
 
     #[test]
     fn what_runs_does_not_wait() {
-        let usage = |held: usize| Usage {
-            total: 64,
-            plugins: [("slow".into(), PluginUsage { held, running: 8, ahead: 0 })].into(),
-        };
+        let usage = |held| Usage::new(64, [("slow".into(), PluginUsage { held, running: 8, ahead: 0 })].into());
 
         assert!(!usage(8).has_waiting() && usage(9).has_waiting());
     }

@@ -160,7 +160,10 @@ impl FaultyStore {
     /// Before a statement takes effect: it travels, and may not arrive.
     async fn travel(&self, what: What) -> Result<Answer, StoreError> {
         self.link.alive().await;
-        self.ledger.note(|seen| seen.statements += 1);
+        self.ledger.note(|seen| {
+            seen.statements += 1;
+            seen.steps += 1;
+        });
         sleep(self.dice.millis(0..4)).await;
         self.link.alive().await;
         let lost = || StoreError::Unavailable("the connection was lost".into());

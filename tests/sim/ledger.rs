@@ -83,7 +83,10 @@ impl Ledger {
         let mut digest = DefaultHasher::new();
         (what, message.0, self.started.elapsed()).hash(&mut digest);
         // Half of it, so that very many can be added up.
-        self.note(|seen| seen.steps += digest.finish() >> 32);
+        self.note(|seen| {
+            seen.steps += 1;
+            seen.digest += digest.finish() >> 32;
+        });
     }
 
     /// It has a place in the order of its key.
@@ -190,9 +193,11 @@ impl Ledger {
                 inner.seen.crashed += u64::from(*reason == Reason::Crashed);
                 inner.seen.spent += u64::from(is_spent);
             }
-            Transition::Released { reason, .. } => {
+            Transition::Released { reason, error, .. } => {
                 entry.attempts -= 1;
-                inner.seen.interrupted += u64::from(*reason == Reason::Interrupted);
+                inner.seen.turned_away(error);
+                // A call was: other messages go back before there is one.
+                inner.seen.interrupted += u64::from(answer.is_some() && *reason == Reason::Interrupted);
             }
             Transition::Pending { .. } => {}
         }

@@ -6,6 +6,7 @@
 //!
 //! `OUTBOXD_SIM_SEED=7 cargo test -p outboxd --test sim` replays one seed. `OUTBOXD_SIM_SECONDS=600` runs longer.
 
+mod beside;
 mod faults;
 mod ledger;
 mod plugins;
@@ -48,10 +49,7 @@ fn run_many(scenario: world::Scenario) -> Seen {
         seen.add(&run(first + count, scenario));
         count += 1;
     }
-    println!(
-        "{scenario:?}: {count} seeds from {first}, {} statements, {} calls\n{seen:#?}",
-        seen.statements, seen.calls
-    );
+    println!("{scenario:?}: {count} seeds from {first} in {:.0?}\n{seen:#?}", started.elapsed());
     seen
 }
 
@@ -102,6 +100,9 @@ fn under_faults_every_message_ends_and_every_duplicate_is_explained() {
     assert!(seen.results_waiting_max >= world::RESULTS_MAX, "results never took all their places");
     assert!(seen.stopped_in_a_claim > 0, "no stop came while a claim was under way");
     assert!(seen.claimed_ahead > 0, "nothing was claimed ahead of its turn");
+    assert!(seen.turned_away_by_slow_calls > 0, "no turn took too long to come");
+    assert!(seen.turned_away_by_a_parked_plugin > 0, "no plugin was parked before a turn came");
+    assert!(seen.turned_away_by_a_stop > 0, "no stop came before a turn");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct Folder {
     pub ledger: Ledger,
     /// While set, the plugin "broken" traps on everything.
     pub broken: Arc<AtomicBool>,
+    /// While set, it breaks now and then, amid its work.
+    pub breaks: Arc<AtomicBool>,
     /// While set, some messages trap whatever is tried.
     pub stubborn: Arc<AtomicBool>,
     /// The messages that kill the relay they are handed to.
@@ -146,8 +148,13 @@ impl FakePlugin {
         if self.folder.stubborn.load(Ordering::Relaxed) && is_stubborn(claim) {
             return self.trap(claim);
         }
-        if self.name == "broken" && self.folder.broken.load(Ordering::Relaxed) {
-            return self.trap(claim);
+        if self.name == "broken" {
+            if self.folder.breaks.load(Ordering::Relaxed) && self.folder.dice.chance(0.03) {
+                self.folder.broken.store(true, Ordering::Relaxed);
+            }
+            if self.folder.broken.load(Ordering::Relaxed) {
+                return self.trap(claim);
+            }
         }
         let error = || "the dice said so".to_owned();
         match self.folder.dice.draw(|rng| rng.u8(0..100)) {

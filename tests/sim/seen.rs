@@ -18,11 +18,23 @@ macro_rules! seen {
     };
 }
 
+impl Seen {
+    /// A message was given back before a plugin was called. The host's words say why.
+    pub fn turned_away(&mut self, error: &str) {
+        self.turned_away_by_slow_calls += u64::from(error.starts_with("the calls before it took long"));
+        self.turned_away_by_a_parked_plugin += u64::from(error.starts_with("its plugin was parked"));
+        self.turned_away_by_a_stop += u64::from(error.starts_with("the relay stopped before its turn"));
+    }
+}
+
 seen! {
     statements,
     calls,
-    /// A digest of each step, with its time and message, added up: by it two runs are compared.
+    /// Statements, and what they did to a message; calls that began or ended; what people did. After each of them the
+    /// invariants are checked.
     steps,
+    /// A digest of each step that concerns a message, with its time, added up: by it two runs are compared.
+    digest,
     fenced,
     unknown_landed,
     unknown_not_landed,
@@ -37,6 +49,12 @@ seen! {
     stopped_in_a_claim,
     /// Claims of more messages than their plugins run at once.
     claimed_ahead,
+    /// Messages claimed ahead that went back since the calls before them took long.
+    turned_away_by_slow_calls,
+    /// The same, since their plugin had been parked when their turn came.
+    turned_away_by_a_parked_plugin,
+    /// The same, since the relay stopped.
+    turned_away_by_a_stop,
     crashed,
     /// Messages that died of their last attempt.
     spent,

@@ -72,6 +72,7 @@ impl World {
             dice: dice.clone(),
             ledger: ledger.clone(),
             broken: Arc::new(AtomicBool::new(scenario == Scenario::Storm)),
+            breaks: Arc::new(AtomicBool::new(scenario == Scenario::Storm)),
             stubborn: Arc::new(AtomicBool::new(true)),
             killers: Arc::default(),
             ordered: Arc::new(AtomicBool::new(true)),
@@ -146,6 +147,7 @@ impl World {
             // claimed ahead.
             0..5 => (&all[..], 80),
             5..7 => (&all[..1], 300),
+            7 => (&all[4..5], 300),
             _ => (&all[..], 6),
         };
         for _ in 0..self.dice.draw(|rng| rng.usize(0..many)) {
@@ -185,7 +187,8 @@ impl World {
             }
             5 => link.begin(Trouble::Stuck, self.dice.millis(50..400)),
             6 => link.begin(Trouble::Late, self.dice.millis(50..3000)),
-            7 => self.folder.broken.store(self.dice.chance(0.5), Ordering::Relaxed),
+            // Mended, for a while.
+            7 => self.folder.broken.store(false, Ordering::Relaxed),
             10 if self.reorders => {
                 self.folder.ordered.fetch_xor(true, Ordering::Relaxed);
                 self.ledger.note(|seen| seen.reordered += 1);
@@ -241,6 +244,7 @@ impl World {
     }
 
     fn heal(&mut self) {
+        self.folder.breaks.store(false, Ordering::Relaxed);
         self.folder.broken.store(false, Ordering::Relaxed);
         self.folder.stubborn.store(false, Ordering::Relaxed);
         for life in &self.relays {

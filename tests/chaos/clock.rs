@@ -1,61 +1,51 @@
-//! A relay whose clock jumps. What hosts must agree on is decided by the database's clock, and what a relay waits for by one that
-//! never jumps: so nothing comes of it, not even a duplicate.
+//! Clocks that jump. What hosts must agree on is decided by the database's clock, and what a relay waits for by one that never
+//! jumps. So nothing comes of it when a relay's clock jumps, not even a duplicate. When the database's does, leases lapse that
+//! should not, or waits take as long as the clock needs to be there again; nothing is lost.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use outboxd_test_support::clock::FakeClock;
 use outboxd_test_support::postgres::TestPostgres;
-use outboxd_test_support::{skip, wait_for};
+use outboxd_test_support::wait_for;
 
 use crate::faults::Kind;
-use crate::round::{Market, alone};
+use crate::producer::sell_at_once;
+use crate::round::{Market, alone, block_on};
 use crate::seed::Seed;
 use crate::stage::{Lapses, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3600);
+const HOUR_S: i64 = 3600;
 const THINK_MAX: Duration = Duration::from_millis(60);
-/// Back and forth by an hour, ten times each.
-const STEPS: usize = 20;
+/// Back and forth, ten times each.
+const STEPS: i64 = 20;
 
 #[test]
 fn nothing_comes_of_it_when_the_clock_of_a_relay_jumps() {
     let _alone = alone();
-    let Some(library) = library() else {
-        return skip("libfaketime is missing; on Debian, apt-get install libfaketime");
-    };
+    let Some(clock) = FakeClock::new() else { return };
     let stage = Stage::new(Some(TestPostgres::shared().database()), Lapses::Default, THINK_MAX);
     let seed = Seed::of_run();
     let market = Market::open(&stage, stage.database(), seed);
-    let offset = stage.path().join("offset");
-    step(&offset, "+0");
     let (mut fooled, mut sane) = (stage.relay(), stage.relay());
-    for (name, value) in [
-        ("LD_PRELOAD", library.to_str().expect("a plain path")),
-        ("FAKETIME_TIMESTAMP_FILE", offset.to_str().expect("a plain path")),
-        ("FAKETIME_NO_CACHE", "1"),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ("NO_FAKE_STAT", "1"),
-    ] {
-        fooled.set(name, value);
-    }
+    clock.environment().iter().for_each(|(name, value)| fooled.set(name, value));
     fooled.start();
     sane.start();
 
     let began = Instant::now();
     for number in 0..STEPS {
-        let by = if number % 2 == 0 { "+3600s" } else { "-3600s" };
+        let ahead_s = if number % 2 == 0 { HOUR_S } else { -HOUR_S };
         let from = SystemTime::now();
-        step(&offset, by);
+        clock.set(ahead_s);
         // A line of its log tells the time that it believes.
         fooled.swap_plugins();
         let jumped = || {
             let (told, now) = (told_last(&fooled.log()), SystemTime::now());
-            let off = if number % 2 == 0 { told.duration_since(now) } else { now.duration_since(told) };
+            let off = if ahead_s > 0 { told.duration_since(now) } else { now.duration_since(told) };
             off.is_ok_and(|off| off.abs_diff(HOUR) < Duration::from_secs(60))
         };
-        assert!(wait_for(PATIENCE, jumped), "its clock did not jump by {by}: {}", fooled.log());
+        assert!(wait_for(PATIENCE, jumped), "its clock did not jump by {ahead_s} s: {}", fooled.log());
         stage.faults.note(Kind::ClockStepped, Some(fooled.incarnation()), from);
         let delivered = || stage.sink.first_since(from, |delivery| delivery.incarnation == fooled.incarnation());
         assert!(wait_for(PATIENCE, || delivered().is_some()), "it delivers no more: {}", fooled.log());
@@ -64,20 +54,9 @@ fn nothing_comes_of_it_when_the_clock_of_a_relay_jumps() {
 
     println!("{round}");
     assert!(fooled.is_running() && sane.is_running(), "a relay ended: {}", stage.logs());
-    assert!(round.verdict.is_clean() && round.verdict.duplicates() == 0, "{round}");
-    assert!(round.verdict.ok > 10 * STEPS, "little was sold: {round}");
-}
-
-fn library() -> Option<PathBuf> {
-    let folders = fs::read_dir("/usr/lib").ok()?;
-    let library = |folder: PathBuf| folder.join("faketime/libfaketimeMT.so.1");
-    folders.filter_map(|folder| Some(library(folder.ok()?.path()))).find(|library| library.exists())
-}
-
-/// Whole at any moment: it is read at each look at the clock.
-fn step(offset: &Path, by: &str) {
-    let aside = offset.with_extension("new");
-    fs::write(&aside, by).and_then(|()| fs::rename(&aside, offset)).expect("the offset");
+    let nothing_came_of_it = round.verdict.is_clean() && round.verdict.duplicates() == 0;
+    assert!(nothing_came_of_it, "messages came twice, or never, because a relay's clock jumped: {round}");
+    assert!(round.verdict.ok > 10 * STEPS as usize, "little was sold: {round}");
 }
 
 /// The time at the head of the last line.
@@ -85,4 +64,35 @@ fn told_last(log: &str) -> SystemTime {
     let line = log.lines().last().expect("a line");
     let time = line.split_whitespace().next().unwrap_or_default();
     humantime::parse_rfc3339(time).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+#[test]
+fn nothing_is_lost_when_the_clock_of_the_database_jumps() {
+    let _alone = alone();
+    let Some(clock) = FakeClock::new() else { return };
+    let server = TestPostgres::start_by(&clock);
+    // An hour ahead every lease has lapsed, again and again.
+    let stage = Stage::new(Some(server.url()), Lapses::Many, THINK_MAX);
+    let seed = Seed::of_run();
+    let market = Market::open(&stage, stage.database(), seed);
+    let mut relays = [stage.relay(), stage.relay()];
+    relays.iter_mut().for_each(|relay| relay.start());
+
+    let began = Instant::now();
+    for number in 0..STEPS {
+        let from = SystemTime::now();
+        // Ahead in the end: what was published or claimed while it was ahead waits until it is there again.
+        clock.set(if number % 2 == 0 { -HOUR_S } else { HOUR_S });
+        let sold = block_on(sell_at_once::<sqlx::Postgres>(stage.database(), 5));
+        stage.faults.note(Kind::DatabaseClockStepped, None, from);
+        let all = || sold.iter().all(|id| stage.sink.first_since(from, |delivery| delivery.id == *id).is_some());
+        assert!(wait_for(PATIENCE, all), "what was sold by the new time is not delivered: {}", stage.logs());
+    }
+    let round = market.reckon(&stage, seed, began.elapsed());
+
+    println!("{round}");
+    assert!(relays.iter_mut().all(|relay| relay.is_running()), "a relay ended: {}", stage.logs());
+    assert!(round.verdict.is_clean(), "{:?}", round.verdict);
+    assert!(round.verdict.duplicates() > 0, "no lease lapsed: the server's clock did not jump: {round}");
+    assert!(round.verdict.ok > STEPS as usize, "little was sold: {round}");
 }

@@ -28,6 +28,10 @@ pub enum Kind {
     DatabaseStopped,
     /// `pg_terminate_backend` of every connection.
     BackendsTerminated,
+    /// The server's clock an hour ahead, or behind.
+    DatabaseClockStepped,
+    /// A relay gets no memory any more (RLIMIT_DATA), until it has ended or has some again.
+    MemoryTaken,
     /// No byte more fits on the database's disk.
     DiskFull,
     /// Every connection to the database cut.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use outboxd_client::{NewMessage, Outbox, OutboxDatabase, PublishError, publish};
+use outboxd_client::{NewMessage, Outbox, OutboxDatabase, PublishError, publish, publish_all};
 use sqlx::{Connection, Transaction};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -269,6 +269,22 @@ async fn order<DB: Market>(
     };
     DB::insert_order(transaction, id).await?;
     Ok(id)
+}
+
+/// Publishes `count` messages of so many bytes in one transaction, each with its order, and answers their ids.
+pub async fn sell_large(url: &str, count: usize, bytes: usize) -> Vec<Uuid> {
+    let mut connection = sqlx::PgConnection::connect(url).await.expect("connect");
+    let mut transaction = connection.begin().await.expect("begin");
+    let payload = format!("\"{}\"", "x".repeat(bytes));
+    let messages = vec![NewMessage::from_json(TOPIC, payload); count];
+    let published = publish_all(&mut transaction, &Outbox::default(), &messages).await.expect("publish");
+    let ids: Vec<Uuid> = published.into_iter().map(|published| published.id).collect();
+    for id in &ids {
+        Market::insert_order(&mut transaction, *id).await.expect("the order");
+    }
+    transaction.commit().await.expect("commit");
+    connection.close().await.expect("close");
+    ids
 }
 
 /// Sells `count` times in one transaction and answers the messages' ids.

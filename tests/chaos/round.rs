@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use outboxd_test_support::wait_for;
 use tokio::runtime::Runtime;
@@ -100,9 +100,13 @@ impl Market {
         // If it never is, the verdict names the messages.
         wait_for(DRAINED_WITHIN, is_drained);
         let drained = began.elapsed();
+        let mut truth = self.runtime.block_on(truth::read(stage.database()));
+        if stage.faults.all().iter().any(|fault| fault.kind == Kind::DatabaseClockStepped) {
+            truth.by_our_clock(SystemTime::now());
+        }
         let evidence = Evidence {
             fates: self.records.fates(),
-            truth: self.runtime.block_on(truth::read(stage.database())),
+            truth,
             deliveries: stage.sink.deliveries(),
             faults: stage.faults.all(),
             lapsed: lapsed(&stage.logs()),

@@ -1,4 +1,4 @@
-//! No room on the disk, no connection or file descriptor left: work stops, says so, and goes on by itself when there is enough again.
+//! No room on the disk, no connection, file descriptor or memory left: work stops, says so, and goes on by itself when there is enough again.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use outboxd_test_support::wait_for;
 use sqlx::{Connection, PgConnection};
 
 use crate::faults::Kind;
-use crate::producer::sell_at_once;
+use crate::producer::{sell_at_once, sell_large};
 use crate::round::{Market, alone, block_on};
 use crate::seed::Seed;
 use crate::stage::{Lapses, Stage, lease};
@@ -18,6 +18,10 @@ use crate::truth;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const THINK_MAX: Duration = Duration::from_millis(40);
+const STARVATIONS: usize = 5;
+/// Messages that need more memory than a relay had when its limit was set: as large as may be, some for each of its calls.
+const LARGE_COUNT: usize = 40;
+const LARGE_BYTES: usize = 900_000;
 
 #[test]
 fn nothing_is_lost_when_the_disk_of_postgres_is_full() {
@@ -118,7 +122,7 @@ fn a_relay_without_a_free_file_descriptor_goes_on_when_it_has_some() {
     relay.start();
     assert!(wait_for(PATIENCE, || stage.logs().contains(" serves ")), "{}", stage.logs());
     // Those it has it keeps; to reach the target it needs another.
-    limit_file_descriptors(relay.pid(), "3");
+    limit(relay.pid(), "--nofile=3:");
     let ids = block_on(sell_at_once::<sqlx::Postgres>(stage.database(), 40));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let noticed = || {
@@ -130,14 +134,62 @@ fn a_relay_without_a_free_file_descriptor_goes_on_when_it_has_some() {
     assert!(relay.is_running(), "it ended: {}", stage.logs());
 
     let freed = SystemTime::now();
-    limit_file_descriptors(relay.pid(), "1024");
+    limit(relay.pid(), "--nofile=1024:");
 
     let all = || ids.iter().all(|id| stage.sink.first_since(freed, |delivery| delivery.id == *id).is_some());
     assert!(wait_for(PATIENCE, all), "{}", stage.logs());
 }
 
-/// Of a process that runs; what it has open stays open.
-fn limit_file_descriptors(pid: u32, most: &str) {
-    let limited = Command::new("prlimit").args([&format!("--pid={pid}"), &format!("--nofile={most}:")]).status();
+#[test]
+fn nothing_is_lost_when_a_relay_gets_no_more_memory() {
+    let _alone = alone();
+    let stage = Stage::new(Some(TestPostgres::shared().database()), Lapses::Many, THINK_MAX);
+    let seed = Seed::of_run();
+    let market = Market::open(&stage, stage.database(), seed);
+    let (mut starved, mut fed) = (stage.relay(), stage.relay());
+    starved.start();
+    fed.start();
+    let began = Instant::now();
+    let (mut died, mut refused) = (0, 0);
+    for _ in 0..STARVATIONS {
+        let before = SystemTime::now();
+        let delivers =
+            || stage.sink.first_since(before, |delivery| delivery.incarnation == starved.incarnation()).is_some();
+        assert!(wait_for(PATIENCE, delivers), "it delivers nothing: {}", starved.log());
+
+        let (from, said) = (SystemTime::now(), starved.log().len());
+        limit(starved.pid(), &format!("--data={}:", data_bytes(starved.pid())));
+        // More than it has room for.
+        let large = block_on(sell_large(stage.database(), LARGE_COUNT, LARGE_BYTES));
+        let all = || large.iter().all(|id| stage.sink.first_since(from, |delivery| delivery.id == *id).is_some());
+        wait_for(lease() * 2, || !starved.is_running() || all());
+        if starved.is_running() {
+            refused += usize::from(starved.log()[said..].to_lowercase().contains("memory"));
+            limit(starved.pid(), "--data=unlimited:");
+        } else {
+            died += 1;
+        }
+        stage.faults.note(Kind::MemoryTaken, Some(starved.incarnation()), from);
+        starved.revive();
+    }
+    let round = market.reckon(&stage, seed, began.elapsed());
+
+    println!("{round}  it died {died} times of {STARVATIONS}, and refused {refused} times");
+    assert!(starved.is_running() && fed.is_running(), "a relay ended: {}", stage.logs());
+    assert!(died + refused > 0, "it always had enough memory: {}", stage.logs());
+    assert!(round.verdict.is_clean(), "{:?}", round.verdict);
+}
+
+/// Sets a soft limit of a process that runs, as prlimit says it; what it has it keeps.
+fn limit(pid: u32, which: &str) {
+    let limited = Command::new("prlimit").args([&format!("--pid={pid}"), which]).status();
     assert!(limited.expect("prlimit, of util-linux").success());
+}
+
+/// What RLIMIT_DATA counts of a process.
+fn data_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process that runs");
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("how much data it has");
+    let kilobytes: u64 = data.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+    kilobytes * 1024
 }

@@ -142,7 +142,12 @@ impl Stage {
 
     fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outboxd"));
-        command.current_dir(folder).env_remove("DATABASE_URL").env("OUTBOXD_DATABASE", &self.database);
+        // As a service runs, without backtraces: to write one, memory is needed.
+        command
+            .current_dir(folder)
+            .env_remove("RUST_BACKTRACE")
+            .env_remove("DATABASE_URL")
+            .env("OUTBOXD_DATABASE", &self.database);
         command.env("OUTBOXD_CACHE", std::env::temp_dir().join("outboxd-test-cache")).stdin(Stdio::null());
         command
     }

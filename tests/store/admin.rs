@@ -139,7 +139,7 @@ async fn a_redrive_starts_a_dead_letter_anew(store: TestStore) {
     assert_eq!(store.show(id).await.summary.dead_at_ms, None);
 }
 
-async fn a_redrive_takes_the_oldest_deaths_and_spreads_them(store: TestStore) {
+pub async fn a_redrive_takes_the_oldest_deaths_and_spreads_them(store: TestStore) {
     let older = dead_letters(&store, TOPIC, 2, Reason::Trap).await;
     store.age(MINUTE).await;
     dead_letters(&store, TOPIC, 2, Reason::Trap).await;
@@ -279,7 +279,7 @@ async fn batches_of_what_matches_make_progress_oldest_first(store: TestStore) {
     assert_eq!(ids(&store.claim(10).await), published[4..]);
 }
 
-async fn a_purge_goes_by_the_age_of_the_end(store: TestStore) {
+pub async fn a_purge_goes_by_the_age_of_the_end(store: TestStore) {
     store.publish(vec![draft(TOPIC); 3]).await;
     store.age(MINUTE * 60).await;
     let claims = store.claim(2).await;

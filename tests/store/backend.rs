@@ -95,7 +95,11 @@ impl TestStore {
     }
 
     pub async fn postgres() -> Self {
-        let url = TestPostgres::shared().database();
+        Self::postgres_on(TestPostgres::shared()).await
+    }
+
+    pub async fn postgres_on(server: &TestPostgres) -> Self {
+        let url = server.database();
         decoy(&url).await;
         let table = TableName::parse("shop.outbox").expect("a name");
         Self::migrated(StoreOptions { url, table, ..options() }, Backend::Postgres).await

@@ -37,7 +37,7 @@ async fn a_claim_takes_the_oldest_due_of_each_lane_and_no_more_than_its_slots(st
     assert_eq!(ids(&claims), older);
 }
 
-async fn a_claim_leaves_future_messages_and_other_topics_alone(store: TestStore) {
+pub async fn a_claim_leaves_future_messages_and_other_topics_alone(store: TestStore) {
     let due = store.publish_one(draft(TOPIC)).await;
     store.publish(vec![draft(TOPIC).delay(MINUTE), draft("other"), draft("order.created2"), draft("order")]).await;
 
@@ -61,7 +61,7 @@ async fn a_claim_hands_over_what_the_producer_wrote(store: TestStore) {
     assert!(claim.message.created_at_ms > 1_700_000_000_000);
 }
 
-async fn a_claimed_message_is_not_claimed_again_while_its_lease_lasts(store: TestStore) {
+pub async fn a_claimed_message_is_not_claimed_again_while_its_lease_lasts(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
     store.claim_one().await;
     store.age(LEASE - Duration::from_secs(5)).await;
@@ -70,7 +70,7 @@ async fn a_claimed_message_is_not_claimed_again_while_its_lease_lasts(store: Tes
     assert!(store.outbox.due_topics().await.unwrap().is_empty());
 }
 
-async fn a_lapsed_lease_is_counted_and_replaced(store: TestStore) {
+pub async fn a_lapsed_lease_is_counted_and_replaced(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
     let first = store.claim_one().await;
     store.age(LEASE).await;
@@ -104,7 +104,7 @@ async fn a_payload_above_the_limit_is_not_loaded(store: TestStore) {
     assert_eq!(payloads, [Payload::TooLarge { bytes: 17 }, Payload::Bytes(b"1234567890123456".to_vec())]);
 }
 
-async fn a_message_past_its_expiry_is_marked(store: TestStore) {
+pub async fn a_message_past_its_expiry_is_marked(store: TestStore) {
     store.publish(vec![draft(TOPIC).expires(MINUTE), draft(TOPIC).expires(MINUTE * 3)]).await;
     store.age(MINUTE).await;
 
@@ -127,7 +127,7 @@ async fn a_paused_topic_is_neither_due_nor_claimed(store: TestStore) {
     assert_eq!(resumed.len(), 1);
 }
 
-async fn due_topics_come_oldest_first_with_their_wait(store: TestStore) {
+pub async fn due_topics_come_oldest_first_with_their_wait(store: TestStore) {
     store.publish(vec![draft("z"), draft("processing")]).await;
     store.outbox.claim(&[lane("processing", 1)], MINUTE * 60, LAPSES_MAX).await.unwrap();
     store.age(MINUTE).await;
@@ -140,7 +140,7 @@ async fn due_topics_come_oldest_first_with_their_wait(store: TestStore) {
     assert!(*oldest_due >= MINUTE && *oldest_due < MINUTE * 2, "{oldest_due:?}");
 }
 
-async fn a_delayed_message_is_due_after_its_delay(store: TestStore) {
+pub async fn a_delayed_message_is_due_after_its_delay(store: TestStore) {
     store.publish_one(draft(TOPIC).delay(MINUTE)).await;
     assert!(store.claim(1).await.is_empty());
 

@@ -157,7 +157,7 @@ async fn deliver_and_rest(store: &TestStore, claim: &Claim, rest: Duration) {
     assert_eq!(store.outbox.settle(&[settled]).await.unwrap(), [LeaseStatus::Held]);
 }
 
-async fn a_key_rests_as_long_as_its_settlement_says(store: TestStore) {
+pub async fn a_key_rests_as_long_as_its_settlement_says(store: TestStore) {
     let published = store.publish_keyed(&["a", "a", "a", "b", "b"]).await;
     let claims = store.claim_in_order(9, BLOCK).await;
     deliver_and_rest(&store, &claims[0], 10 * MINUTE).await;

@@ -18,7 +18,7 @@ on_every_store! {
     a_row_that_is_gone_is_a_lost_lease
 }
 
-async fn a_renewed_lease_lasts_from_now(store: TestStore) {
+pub async fn a_renewed_lease_lasts_from_now(store: TestStore) {
     store.publish(vec![draft(TOPIC); 2]).await;
     let claims = store.claim(2).await;
     store.age(LEASE - Duration::from_secs(2)).await;
@@ -31,7 +31,7 @@ async fn a_renewed_lease_lasts_from_now(store: TestStore) {
     assert!(store.outbox.renew(&[], LEASE).await.unwrap().is_empty());
 }
 
-async fn a_lost_lease_is_not_renewed(store: TestStore) {
+pub async fn a_lost_lease_is_not_renewed(store: TestStore) {
     store.publish(vec![draft(TOPIC); 2]).await;
     let stale = store.claim_one().await;
     store.age(LEASE).await;
@@ -45,7 +45,7 @@ async fn a_lost_lease_is_not_renewed(store: TestStore) {
     assert_eq!(statuses, [LeaseStatus::Lost, LeaseStatus::Held, LeaseStatus::Lost]);
 }
 
-async fn a_lapsed_lease_that_nobody_took_is_renewed(store: TestStore) {
+pub async fn a_lapsed_lease_that_nobody_took_is_renewed(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
     store.age(LEASE * 2).await;
@@ -93,7 +93,7 @@ async fn a_claim_says_whether_it_took_over_a_lost_lease(store: TestStore) {
     assert!(store.claim_one().await.lapsed);
 }
 
-async fn a_released_message_waits_as_long_as_told(store: TestStore) {
+pub async fn a_released_message_waits_as_long_as_told(store: TestStore) {
     store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
 

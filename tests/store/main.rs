@@ -12,6 +12,8 @@ mod blocked_keys;
 mod churn;
 /// What a claim takes, and what it leaves.
 mod claim;
+/// A server whose clock is not this machine's.
+mod clocks;
 /// A dedup key lets one message in.
 mod dedup;
 /// Random sequences of operations: the stores answer alike.

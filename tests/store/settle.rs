@@ -40,7 +40,7 @@ async fn a_delivered_message_is_final(store: TestStore) {
     assert!(store.claim(10).await.is_empty());
 }
 
-async fn a_retry_is_due_after_its_delay_and_keeps_its_attempt(store: TestStore) {
+pub async fn a_retry_is_due_after_its_delay_and_keeps_its_attempt(store: TestStore) {
     let id = store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
 
@@ -135,7 +135,7 @@ async fn a_lost_lease_changes_nothing(store: TestStore) {
     assert_eq!(store.settle_one(&fresh, Transition::Delivered).await, LeaseStatus::Held);
 }
 
-async fn a_late_result_lands_while_nobody_has_taken_the_message(store: TestStore) {
+pub async fn a_late_result_lands_while_nobody_has_taken_the_message(store: TestStore) {
     let id = store.publish_one(draft(TOPIC)).await;
     let claim = store.claim_one().await;
     store.age(LEASE * 3).await;

@@ -1,11 +1,13 @@
 //! The store's planted bugs: edits of statements, and the same mistakes in memory. See `outboxd_core::planted!`.
 
 use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outboxd_core::planted_bug;
 
 use crate::change::Change;
 use crate::memory::{Row, Table};
+use crate::row::milliseconds;
 
 /// A statement with something put in another's place, wherever it stands.
 struct Edit {
@@ -28,6 +30,8 @@ const POSTGRES_FENCE: &str = "and m.lease_id = s.lease_id";
 const SQLITE_FENCE: &str = "and m.lease_id = s.value ->> 'lease_id'";
 const POSTGRES_FENCE_BY_ATTEMPTS: &str = "and m.attempts = (s.entry::jsonb ->> 'attempt')::int";
 const SQLITE_FENCE_BY_ATTEMPTS: &str = "and m.attempts = s.value ->> '$.entry.attempt'";
+const POSTGRES_LEASE_END: &str = "available_at = now() + $3 * interval '1 millisecond'";
+const POSTGRES_LEASE_END_BY_THE_HOST: &str = "available_at = to_timestamp($3::bigint / 1000.0)";
 
 #[rustfmt::skip]
 const EDITS: &[Edit] = &[
@@ -42,6 +46,9 @@ const EDITS: &[Edit] = &[
     sqlite(4, "release", SQLITE_FENCE, ""),
     postgres(6, "claim", "m.id = any (array(", "m.id in ("),
     postgres(6, "claim", ") as due\n))", ") as due\n)"),
+    postgres(13, "claim", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
+    postgres(13, "claim_ordered", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
+    postgres(13, "renew", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
     postgres(14, "settle", "lapses = 0,", ""),
     sqlite(14, "settle", "lapses = 0,", ""),
     postgres(15, "claim", "+ case when m.state = 'processing' then 1", "+ case when m.state = 'processing' then 2"),
@@ -68,6 +75,11 @@ pub fn statement<'s>(module: &str, name: &str, text: &'s str) -> Cow<'s, str> {
         }
     }
     edited
+}
+
+/// Bug 13: when a lease ends, by the host's clock, in milliseconds since 1970.
+pub(crate) fn end_by_the_hosts_clock(lease: Duration) -> i64 {
+    milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + lease)
 }
 
 impl Table {

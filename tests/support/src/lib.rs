@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod browser;
+pub mod clock;
 pub mod disk;
 pub mod guests;
 pub mod pgbouncer;

@@ -90,6 +90,7 @@ pub const BUGS: &[Bug] = &[
     simulated(11, "max_attempts off by one", "core: decide.rs", CALM, &["attempt 4 of 4: Pending"]),
     simulated(12, "a renewal's answer is ignored", "leases.rs", STORM, &["a call went on after its relay was told that the lease is lost"]),
     // The others.
+    stored(13, "a lease ends by the host's clock", "clocks::", &["clocks::ahead::a_renewed_lease_lasts_from_now", "clocks::behind::a_lost_lease_is_not_renewed"]),
     stored(14, "lapses are never reset", "a_settle_forgets_the_lapses", &["settle::memory::a_settle_forgets_the_lapses", "settle::sqlite::a_settle_forgets_the_lapses", "settle::postgres::a_settle_forgets_the_lapses"]),
     stored(15, "every lapse is counted twice", "a_lapsed_lease_is_counted", &["claim::memory::a_lapsed_lease_is_counted", "claim::sqlite::a_lapsed_lease_is_counted", "claim::postgres::a_lapsed_lease_is_counted"]),
     simulated(16, "the last life is not spent alone", "dispatcher.rs", POISON, &["all killers end crashed, and nothing beside them"]),

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use crate::clock::FakeClock;
 use crate::process::{die_with_thread, send_signal};
 
 /// `nobody`, whom every system has.
@@ -45,6 +46,11 @@ impl TestPostgres {
     /// Starts a server and waits until it answers.
     pub fn start() -> Self {
         Self::with_sync(Sync::On, &[], &std::env::temp_dir())
+    }
+
+    /// A server that goes by another clock than the machine's. Not to be crashed: it does not wait for its disk.
+    pub fn start_by(clock: &FakeClock) -> Self {
+        Self::with(Sync::Off, &[], &std::env::temp_dir(), clock.environment().into())
     }
 
     /// The same with further settings, each `name=value`.
@@ -140,6 +146,10 @@ impl TestPostgres {
     }
 
     fn with_sync(sync: Sync, settings: &[&str], parent: &Path) -> Self {
+        Self::with(sync, settings, parent, Vec::new())
+    }
+
+    fn with(sync: Sync, settings: &[&str], parent: &Path, environment: Vec<(&'static str, String)>) -> Self {
         let programs = Self::programs().expect(
             "no PostgreSQL found: install the server (Debian: apt-get install postgresql) or set OUTBOXD_TEST_PG_BIN",
         );
@@ -151,6 +161,7 @@ impl TestPostgres {
             folder: folder.clone(),
             sync,
             settings: settings.iter().map(|setting| setting.to_string()).collect(),
+            environment,
             child: None,
         };
         // The parent-death signal belongs to the thread that starts the child: this one lives as long as the fixture.
@@ -224,6 +235,8 @@ struct Server {
     folder: PathBuf,
     sync: Sync,
     settings: Vec<String>,
+    /// What its environment holds beside the usual.
+    environment: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
 
@@ -256,6 +269,7 @@ impl Server {
         for setting in settings {
             command.arg("-c").arg(setting);
         }
+        command.envs(self.environment.iter().cloned());
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(log.try_clone().expect("clone")).stderr(log);
         unprivileged(&mut command);
         die_with_thread(&mut command, libc::SIGINT);

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
+use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement, planted};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
@@ -67,7 +67,7 @@ impl OutboxStore for Postgres {
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
         let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
             in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
-        let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), milliseconds(lease));
+        let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), lease_ms(lease));
         let prepared = self.prepared;
         let rows: Vec<HeldRow> = self
             .settles
@@ -137,7 +137,7 @@ impl Postgres {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
         let sql = if window.is_some() { &self.sql.claim_ordered } else { &self.sql.claim };
-        let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), milliseconds(lease), self.payload_max);
+        let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), lease_ms(lease), self.payload_max);
         let prepared = self.prepared;
         self.claims
             .run(move |connection| {
@@ -196,6 +196,11 @@ impl Postgres {
             })
             .await
     }
+}
+
+/// A lease as the statements take it: how long, never until when.
+fn lease_ms(lease: Duration) -> i64 {
+    planted!(13, crate::planted::end_by_the_hosts_clock(lease), milliseconds(lease))
 }
 
 /// Changes as arrays, one a bind.

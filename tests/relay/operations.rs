@@ -8,6 +8,7 @@ use outboxd_test_support::receiver::{Answer, Receiver};
 use outboxd_test_support::{guests, skip, wait_for};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+use crate::page::block;
 use crate::stage::{PATIENCE, Stage};
 
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
@@ -112,6 +113,24 @@ fn the_grants_of_the_docs_are_all_that_a_relay_needs() {
     assert!(stage.outboxd(&["doctor"]).stdout.contains("this role may do all that a relay does"));
     assert!(!relay.log().contains("permission denied"), "{}", relay.log());
     relay.terminate();
+}
+
+#[test]
+fn a_redrive_by_curl_as_docs_admin_shows_it() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return skip("curl is not installed");
+    }
+    let stage = Stage::sqlite();
+    stage.install("verbs", &guests::guest("verbs"), "topics = [\"orders.created\"]\n");
+    let id = stage.publish("orders.created", r#"{"do": "cancel", "reason": "gone"}"#);
+    stage.outboxd(&["run", "--once"]).ok();
+    assert_eq!(stage.show(&id)["state"], "dead");
+    let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
+    let shown = block(include_str!("../../docs/admin.md"), "The API").replace("127.0.0.1:8787", &relay.admin());
+
+    let output = Command::new("sh").args(["-euc", &shown]).output().expect("sh runs");
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), r#"{"changed":1,"more":false}"#);
 }
 
 #[test]

@@ -89,7 +89,8 @@ pub(super) fn vacuum(server: &Server, table: &Table) -> Finding {
         return Finding::fail(CHECK, format!("autovacuum is off for the table; {found}"), advice);
     }
     if table.dead > DEAD_MAX.max(2 * table.live) {
-        let advice = "see \"snapshot\" for who keeps vacuum from its work; if nobody does, let it come more often (autovacuum_naptime)";
+        let advice =
+            "see \"snapshot\" for who keeps vacuum from its work; else vacuum the table, and lower autovacuum_naptime";
         return Finding::warn(CHECK, found, advice);
     }
     Finding::ok(CHECK, found)

@@ -54,8 +54,10 @@ pub fn check(evidence: &Evidence) -> Verdict {
         let most = verdict.duplicates_max.entry(Cause::Fault(evidence.faults[fault].kind)).or_default();
         *most = count.max(*most);
     }
-    if let Some(count) = verdict.duplicates.get(&Cause::Lapse) {
-        verdict.duplicates_max.insert(Cause::Lapse, *count);
+    for cause in [Cause::Lapse, Cause::Silence] {
+        if let Some(count) = verdict.duplicates.get(&cause) {
+            verdict.duplicates_max.insert(cause, *count);
+        }
     }
     verdict
 }
@@ -146,6 +148,7 @@ fn check_message(
                 *verdict.duplicates.entry(Cause::Fault(evidence.faults[index].kind)).or_default() += 1;
             }
             Some(Explanation::Lapse) => *verdict.duplicates.entry(Cause::Lapse).or_default() += 1,
+            Some(Explanation::Silence) => *verdict.duplicates.entry(Cause::Silence).or_default() += 1,
             None => verdict.unexplained.push(format!("{id}: {}", Story(&taken))),
         }
     }
@@ -166,7 +169,12 @@ fn check_nothing_after(evidence: &Evidence, id: Uuid, settled: SystemTime, taken
 enum Explanation {
     Fault(usize),
     Lapse,
+    /// The target did not answer for as long as the plugin waits.
+    Silence,
 }
+
+/// A call has 10 s; the request was on its way for some of them.
+const SILENCE_MIN: Duration = Duration::from_secs(9);
 
 /// Why a message that the target took came again: the fault that hit its first relay between request and settle, or a
 /// relay that was asleep when it should have sent the second.
@@ -181,7 +189,11 @@ fn explain(evidence: &Evidence, id: Uuid, first: &Delivery, second: &Delivery) -
     if let Some((index, _)) = explaining.min_by_key(|(_, fault)| worth(fault)) {
         return Some(Explanation::Fault(index));
     }
-    evidence.lapsed.contains(&id).then_some(Explanation::Lapse)
+    if evidence.lapsed.contains(&id) {
+        return Some(Explanation::Lapse);
+    }
+    let waited = second.at.duration_since(first.at).unwrap_or_default();
+    (first.answered.is_none() && waited >= SILENCE_MIN).then_some(Explanation::Silence)
 }
 
 /// Whether the sender had just woken up from that fault.
@@ -345,6 +357,22 @@ mod tests {
         evidence.faults.push(fault(Kind::Killed, Some(1), 1_800, 1_810));
 
         assert!(check(&evidence).is_clean());
+    }
+
+    #[test]
+    fn only_a_target_that_was_silent_while_the_plugin_waited_explains_that_it_was_asked_again() {
+        let again_after = |waited: u64, answered| {
+            let (id, mut evidence) = sound();
+            let (asked, again) = (100, 100 + waited);
+            evidence.deliveries = vec![delivery(id, 1, asked), delivery(id, 2, again)];
+            evidence.deliveries[0].answered = answered;
+            row(&mut evidence, id).delivered_at = Some(at(again + 20));
+            check(&evidence).duplicates.get(&Cause::Silence).copied()
+        };
+
+        assert_eq!(again_after(10_000, None), Some(1));
+        assert_eq!(again_after(10_000, Some(at(110))), None);
+        assert_eq!(again_after(2_000, None), None);
     }
 
     #[test]

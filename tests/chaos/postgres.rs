@@ -39,7 +39,7 @@ const NETWORK: Numbers =
 fn duplicates_max(cause: Cause) -> usize {
     match cause {
         Cause::Fault(Kind::Killed | Kind::Paused) => 8 * CONCURRENCY,
-        Cause::Fault(_) => RELAYS * 8 * CONCURRENCY,
+        Cause::Fault(_) | Cause::Silence => RELAYS * 8 * CONCURRENCY,
         Cause::Lapse => LAPSES_MAX,
     }
 }

@@ -58,7 +58,7 @@ fn storm(seed: Seed) -> Round {
     println!("{} integrity checks of the file beside the kills, all ok", checks.into_inner() + 1);
     let duplicates_max = |cause| match cause {
         Cause::Fault(Kind::Killed | Kind::Paused) => 8 * CONCURRENCY,
-        Cause::Fault(_) => RELAYS * 8 * CONCURRENCY,
+        Cause::Fault(_) | Cause::Silence => RELAYS * 8 * CONCURRENCY,
         Cause::Lapse => LAPSES_MAX,
     };
     round.judged(stage, duplicates_max).must_have_killed(NUMBERS.kills)

@@ -20,7 +20,7 @@ pub struct Verdict {
     /// Delivered once, after a lease was lost.
     pub recovered: usize,
     /// Delivered again, by the kind of fault that explains it. A lapse that a relay told of without a fault of ours counts
-    /// apart.
+    /// apart, and so does a target that did not answer while the plugin waited.
     pub duplicates: BTreeMap<Cause, usize>,
     /// The most that one fault has caused; of lapses without a fault all.
     pub duplicates_max: BTreeMap<Cause, usize>,
@@ -37,6 +37,7 @@ pub struct Verdict {
 pub enum Cause {
     Fault(Kind),
     Lapse,
+    Silence,
 }
 
 impl Verdict {

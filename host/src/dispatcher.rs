@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{
-    AttemptRecord, Blame, Claim, Jitter, Outcome, Payload, Reason, RetryPolicy, Settlement, Transition, admit, decide,
-    one_line, planted,
+    AttemptRecord, Blame, Called, Claim, Jitter, Outcome, Payload, Reason, Rest, RetryPolicy, Settlement, Transition,
+    admit, decide, one_line, planted, rest,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -160,7 +160,7 @@ impl Dispatcher {
             settled_before_it_ended(route.handler, claim.clone(), call),
             route.handler.handle(claim, call).await,
         );
-        Attempted { handled, took: started.elapsed(), policy: route.policy }
+        Attempted { handled, took: started.elapsed(), policy: route.policy, spacing: route.spacing }
     }
 
     fn finish(
@@ -172,10 +172,21 @@ impl Dispatcher {
         alone: Option<OwnedSemaphorePermit>,
         asked: Instant,
     ) {
-        let Attempted { handled, took, policy } = attempted;
+        let Attempted { handled, took, policy, spacing } = attempted;
         let LetGo::Trusted { until } = lease.let_go() else { return };
-        let rest = claim.order.rest(handled.pause_key, &policy);
-        let transition = decide(handled.outcome, claim.attempt, &policy, (self.draw_jitter)()).after_rest(rest);
+        let called = Called {
+            outcome: &handled.outcome,
+            target: handled.target,
+            asked: handled.pause_key,
+            failures: claim.key_failures,
+            took,
+        };
+        let rest = match claim.message.key {
+            Some(_) => rest(claim.order, &called, &policy, spacing, (self.draw_jitter)()),
+            None => Rest::default(),
+        };
+        let transition = decide(handled.outcome, claim.attempt, &policy, (self.draw_jitter)());
+        let transition = claim.order.after_rest(transition, rest.time);
         let record = AttemptRecord {
             attempt: claim.attempt,
             took,
@@ -195,12 +206,13 @@ struct Attempted {
     handled: Handled,
     took: Duration,
     policy: Arc<RetryPolicy>,
+    spacing: Duration,
 }
 
 impl Attempted {
     /// No plugin ran.
     fn refused(outcome: Outcome, policy: Arc<RetryPolicy>) -> Self {
-        Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy }
+        Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy, spacing: Duration::ZERO }
     }
 }
 
@@ -223,7 +235,7 @@ fn given_back(claim: &Claim) -> Settlement {
         response_excerpt: None,
         digest: None,
     };
-    let rest = Duration::ZERO;
+    let rest = Rest::default();
     Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, order: claim.order, rest, record }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Admission, Claim, Order, Outcome, RetryPolicy};
+use outboxd_core::{Admission, Claim, Order, Outcome, Rate, RetryPolicy, Target};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -39,12 +39,21 @@ pub struct Handled {
     pub response_excerpt: Option<String>,
     /// The plugin asked that the message's key rest so long.
     pub pause_key: Option<Duration>,
+    /// What the host saw of the target.
+    pub target: Target,
 }
 
 impl Handled {
     /// An outcome about which nothing else is known.
     pub fn new(outcome: Outcome) -> Self {
-        Handled { outcome, digest: None, http_status: None, response_excerpt: None, pause_key: None }
+        Handled {
+            outcome,
+            digest: None,
+            http_status: None,
+            response_excerpt: None,
+            pause_key: None,
+            target: Target::Unseen,
+        }
     }
 }
 
@@ -68,6 +77,10 @@ pub struct Route {
     pub concurrency: usize,
     /// How messages of one key follow each other.
     pub order: Order,
+    /// What lies at least between the beginnings of two calls of a key, in the whole fleet; zero: nothing.
+    pub spacing: Duration,
+    /// How many calls of the plugin one relay begins, at most.
+    pub rate: Option<Rate>,
     /// Whether its messages may be claimed just now.
     pub admission: Admission,
 }

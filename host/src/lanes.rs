@@ -28,7 +28,7 @@ pub struct Plan {
 ///
 /// A plugin gets at most its own concurrency, and one slot is kept back for each plugin that uses none, so that hung calls
 /// of some cannot starve the rest. A parked plugin gets nothing, one on trial a single slot. A plugin whose calls have every
-/// slot they may have gets what it may hold ahead. Where `claims_max` is zero nothing is
+/// slot they may have gets what it may hold ahead, one that has a rate no more than that leaves. Where `claims_max` is zero nothing is
 /// claimed: too many results wait to be written.
 pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max: usize, reach: Reach) -> Plan {
     let mut plan = Plan { lanes: Vec::new(), ahead: false };
@@ -41,12 +41,13 @@ pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max
         match wanting.iter_mut().find(|wanting| wanting.route.plugin == route.plugin) {
             Some(wanting) => wanting.topics.push(&topic.topic),
             None => {
-                let usage = usage.of(&route.plugin);
+                let (usage, allowed) = (usage.of(&route.plugin), usage.allowed(&route));
                 let room = match route.admission {
                     Admission::Open => route.concurrency.saturating_sub(usage.held),
                     Admission::Trial => 1usize.saturating_sub(usage.held),
                     Admission::Parked { .. } => 0,
                 };
+                let room = room.min(allowed);
                 wanting.push(Wanting { route, usage, room, topics: vec![&topic.topic] });
             }
         }
@@ -79,7 +80,8 @@ struct Wanting<'a> {
 
 impl Wanting<'_> {
     fn ahead(&self, granted: usize, reach: Reach) -> usize {
-        if self.route.is_parked() {
+        // What waits for its turn would begin later than its rate counted it.
+        if self.route.is_parked() || self.route.rate.is_some() {
             return 0;
         }
         let ahead = self.usage.room_ahead(granted, self.route.concurrency);
@@ -105,7 +107,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use async_trait::async_trait;
-    use outboxd_core::{Claim, Outcome, RetryPolicy};
+    use outboxd_core::{Claim, Outcome, Rate, RetryPolicy};
 
     use super::*;
     use crate::handler::{CallControl, Handled, Handler};
@@ -125,6 +127,7 @@ mod tests {
         concurrency: usize,
         count: usize,
         admission: Admission,
+        rate: Option<Rate>,
     }
 
     impl Handlers for Plugins {
@@ -136,6 +139,8 @@ mod tests {
                 policy: Arc::new(RetryPolicy::default()),
                 concurrency: self.concurrency,
                 order: Order::None,
+                spacing: Duration::ZERO,
+                rate: self.rate,
                 admission: self.admission,
             })
         }
@@ -146,7 +151,7 @@ mod tests {
     }
 
     fn open(concurrency: usize, count: usize) -> Plugins {
-        Plugins { concurrency, count, admission: Admission::Open }
+        Plugins { concurrency, count, admission: Admission::Open, rate: None }
     }
 
     fn take(slots: &Arc<Slots>, plugin: &str, concurrency: usize) -> Ticket {
@@ -222,6 +227,22 @@ mod tests {
 
         let _trying = take(&slots, "shop", 16);
         assert_eq!(planned(&["shop.a"], &trial, &slots), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_with_a_rate_gets_no_more_calls_than_that_leaves() {
+        let slots = Slots::new(64);
+        let rated = Plugins { rate: Rate::per_second(30.0), ..open(16, 1) };
+        assert_eq!(planned(&["shop.a"], &rated, &slots), [("shop.a".into(), 3)]);
+
+        let begin = || slots.take(&rated.route("shop").expect("a route"), 100);
+        let _begun = [begin(), begin(), begin()];
+        assert_eq!(planned(&["shop.a"], &rated, &slots), []);
+        assert_eq!(slots.until_allowed(), Some(Duration::from_millis(34)));
+        tokio::time::advance(Duration::from_millis(34)).await;
+
+        assert_eq!(planned(&["shop.a"], &rated, &slots), [("shop.a".into(), 1)]);
+        assert_eq!(slots.until_allowed(), None);
     }
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];

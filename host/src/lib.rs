@@ -8,6 +8,7 @@ pub mod plugin;
 pub mod times;
 pub mod toml_reader;
 
+mod alarms;
 mod dispatcher;
 mod lanes;
 mod leases;

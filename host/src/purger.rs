@@ -101,7 +101,7 @@ mod tests {
                 lease_id: claim.lease_id,
                 transition,
                 order: Order::None,
-                rest: Duration::ZERO,
+                rest: Default::default(),
                 record,
             }])
             .await

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::alarms::Alarms;
 use crate::dispatcher::{Dispatcher, DrawJitter};
 use crate::handler::Handlers;
 use crate::lanes::{Reach, plan};
@@ -85,6 +86,7 @@ pub struct Relay {
     leases: Arc<Leases>,
     draw_jitter: DrawJitter,
     options: RelayOptions,
+    alarms: Arc<Alarms>,
 }
 
 /// A relay at work: what lives from its start to its stop.
@@ -97,6 +99,8 @@ struct Work {
     carefree: Option<Instant>,
     /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
     arrange: bool,
+    /// How long it took, at the last look, until a plugin whose rate left no call could begin one.
+    until_allowed: Option<Duration>,
     /// Ends the renewing of leases.
     end: CancellationToken,
     chores: TaskTracker,
@@ -121,7 +125,8 @@ impl Relay {
     ) -> Self {
         let slots = Slots::new(options.concurrency);
         let leases = Leases::new(store.clone(), options.lease);
-        Relay { store, handlers, slots, leases, draw_jitter, options }
+        let alarms = Arc::new(Alarms::new(options.poll_interval));
+        Relay { store, handlers, slots, leases, draw_jitter, options, alarms }
     }
 
     /// Claims and dispatches until told to stop, then lets running calls settle.
@@ -161,7 +166,11 @@ impl Relay {
             let is_over = self.slots.usage().is_idle() && work.dispatcher.settler.all_is_written();
             match self.look(&mut work).await {
                 Ok(Look::Claimed | Look::Again) => {}
-                Ok(Look::Nothing) if is_over => break,
+                Ok(Look::Nothing) if is_over => match self.until_next(&work) {
+                    // Calls are spaced, or a key of which this very run has delivered a message rests for a moment.
+                    Some(next) => drop(shutdown.run_until_cancelled(sleep(next)).await),
+                    None => break,
+                },
                 Ok(Look::Nothing) if work.dispatcher.settler.places_free() == 0 => {
                     shutdown.run_until_cancelled(work.dispatcher.settler.place()).await;
                 }
@@ -182,8 +191,11 @@ impl Relay {
     }
 
     fn start(&self) -> Work {
-        let (settler, settle_loop) =
-            Settler::new(self.store.clone(), self.options.places_per_call * self.options.concurrency);
+        let (settler, settle_loop) = Settler::new(
+            self.store.clone(),
+            self.options.places_per_call * self.options.concurrency,
+            self.alarms.clone(),
+        );
         let (end, chores) = (CancellationToken::new(), TaskTracker::new());
         chores.spawn(settle_loop.run());
         let (leases, until) = (self.leases.clone(), end.clone());
@@ -210,6 +222,7 @@ impl Relay {
             due_fresh: None,
             carefree: None,
             arrange: true,
+            until_allowed: None,
             end,
             chores,
         }
@@ -217,6 +230,8 @@ impl Relay {
 
     /// Finds what is due, claims what can start now and dispatches it.
     async fn look(&self, work: &mut Work) -> Result<Look, StoreError> {
+        // Before it is seen what the rates leave: that may change at any moment.
+        work.until_allowed = self.slots.until_allowed();
         if self.slots.usage().is_full() {
             return Ok(Look::Nothing);
         }
@@ -286,11 +301,17 @@ impl Relay {
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
         let at_most = if self.slots.usage().has_waiting() { at_most.min(NAP) } else { at_most };
+        let at_most = self.until_next(work).map_or(at_most, |next| next.min(at_most));
         tokio::select! {
             biased;
             _ = self.store.wait_for_work(at_most) => work.due_fresh = None,
             () = self.slots.room() => {}
         }
+    }
+
+    /// How long until more may be claimed, where that is known to be soon: a key has rested, or a rate allows a call.
+    fn until_next(&self, work: &Work) -> Option<Duration> {
+        self.alarms.next().into_iter().chain(work.until_allowed).min()
     }
 
     /// Lets calls end within the grace, interrupts the rest, and writes what they came to.

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::alarms::Alarms;
 use crate::outage::Outage;
 
 /// Results in one statement, at most.
@@ -54,16 +55,18 @@ pub struct SettleLoop {
     /// Something came that does not wait for more.
     hurry: Arc<Notify>,
     outage: Outage,
+    alarms: Arc<Alarms>,
 }
 
 impl Settler {
     /// At most `places` calls run or wait for their result to be written: each takes a place first.
-    pub fn new(store: Arc<dyn OutboxStore>, places: usize) -> (Settler, SettleLoop) {
+    /// `alarms` are set for keys that rest.
+    pub fn new(store: Arc<dyn OutboxStore>, places: usize, alarms: Arc<Alarms>) -> (Settler, SettleLoop) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let hurry = Arc::new(Notify::new());
         let free = Arc::new(Semaphore::new(places));
         let settler = Settler { queue: sender, hurry: hurry.clone(), places: free, places_all: places };
-        (settler, SettleLoop { store, queue: receiver, hurry, outage: Outage::new("settling") })
+        (settler, SettleLoop { store, queue: receiver, hurry, outage: Outage::new("settling"), alarms })
     }
 
     /// How many calls may begin before results have to be written.
@@ -139,6 +142,7 @@ impl SettleLoop {
                 Ok(statuses) => {
                     self.outage.over();
                     count_lost(&batch.settlements, &statuses, first);
+                    batch.settlements.iter().for_each(|settlement| self.alarms.set(settlement.rest.time));
                     return;
                 }
                 Err(error) => {
@@ -257,7 +261,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_holds_up_a_key_ends_the_wait_of_the_others() {
-        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000);
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());
         hand_over(&settler, BUSY, Order::None).await;
         let begun = Instant::now();
         tokio::spawn(settle_loop.run());
@@ -272,7 +276,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_writes_what_waits_for_more() {
-        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 100);
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 100, alarms());
         hand_over(&settler, BUSY, Order::None).await;
         let places = settler.places.clone();
 
@@ -284,7 +288,7 @@ mod tests {
 
     /// How long so many results wait that are there at once.
     async fn waited(count: usize, order: Order) -> Duration {
-        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000);
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());
         hand_over(&settler, count, order).await;
         let begun = Instant::now();
         tokio::spawn(settle_loop.run());
@@ -292,6 +296,10 @@ mod tests {
         settler.wait_until_written().await;
 
         begun.elapsed()
+    }
+
+    fn alarms() -> Arc<Alarms> {
+        Arc::new(Alarms::new(Duration::ZERO))
     }
 
     async fn hand_over(settler: &Settler, count: usize, order: Order) {
@@ -308,7 +316,7 @@ mod tests {
                 lease_id: LeaseId(Uuid::new_v4()),
                 transition: Transition::Delivered,
                 order,
-                rest: Duration::ZERO,
+                rest: Default::default(),
                 record,
             };
             let give_up_at = Instant::now() + Duration::from_secs(60);

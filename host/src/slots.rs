@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outboxd_core::{Bucket, Rate};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -34,6 +35,8 @@ struct PluginSlots {
     /// Lets as many run as the plugin's concurrency says.
     gate: Arc<Semaphore>,
     pace: Pace,
+    /// Where the plugin has a rate: what it leaves, and when that was counted.
+    allowance: Option<(Bucket, Instant)>,
 }
 
 /// One claimed message of a plugin, which runs or waits for its turn. Given back when dropped.
@@ -57,6 +60,10 @@ impl Slots {
             slots.concurrency = route.concurrency;
             slots.gate = gate(route.concurrency);
         }
+        slots.keep_to(route.rate);
+        if let Some((bucket, _)) = &mut slots.allowance {
+            bucket.take();
+        }
         slots.held += 1;
         slots.pace.payload_bytes_max = slots.pace.payload_bytes_max.max(payload_bytes);
         Ticket { slots: self.clone(), plugin: route.plugin.clone(), gate: slots.gate.clone() }
@@ -74,7 +81,17 @@ impl Slots {
             let running = slots.held.min(slots.concurrency);
             (plugin.clone(), PluginUsage { held: slots.held, running, ahead: slots.ahead() })
         });
-        Usage { total: self.total, plugins: held.collect() }
+        let plugins_held = held.collect();
+        let allowed =
+            plugins.iter_mut().filter_map(|(plugin, slots)| Some((plugin.clone(), slots.allowance()?.whole())));
+        Usage { total: self.total, plugins: plugins_held, allowed: allowed.collect() }
+    }
+
+    /// How long until a plugin whose rate leaves no call just now may begin one.
+    pub fn until_allowed(&self) -> Option<Duration> {
+        let mut plugins = self.plugins();
+        let spent = plugins.values_mut().filter_map(PluginSlots::allowance).filter(|bucket| bucket.whole() == 0);
+        spent.map(|bucket| bucket.until_next()).min()
     }
 
     // The map stays sound if a holder panicked: every change is a single step.
@@ -85,7 +102,23 @@ impl Slots {
 
 impl PluginSlots {
     fn new(concurrency: usize) -> Self {
-        PluginSlots { held: 0, concurrency, gate: gate(concurrency), pace: Pace::new() }
+        PluginSlots { held: 0, concurrency, gate: gate(concurrency), pace: Pace::new(), allowance: None }
+    }
+
+    /// Goes by that rate from now on.
+    fn keep_to(&mut self, rate: Option<Rate>) {
+        if self.allowance.map(|(bucket, _)| bucket.rate()) != rate {
+            self.allowance = rate.map(|rate| (Bucket::full(rate), Instant::now()));
+        }
+    }
+
+    /// What its rate leaves by now.
+    fn allowance(&mut self) -> Option<&mut Bucket> {
+        let (bucket, filled) = self.allowance.as_mut()?;
+        let now = Instant::now();
+        bucket.fill(now - *filled);
+        *filled = now;
+        Some(bucket)
     }
 
     /// How many messages may wait. None where no slot serves two in a moment: slow calls that end together are not quick.
@@ -157,6 +190,8 @@ impl Pace {
 pub struct Usage {
     total: usize,
     plugins: HashMap<Arc<str>, PluginUsage>,
+    /// How many calls the rates of plugins leave that ever ran.
+    allowed: HashMap<Arc<str>, usize>,
 }
 
 /// One plugin's part of it.
@@ -173,7 +208,7 @@ pub struct PluginUsage {
 impl Usage {
     #[cfg(test)]
     pub fn new(total: usize, plugins: HashMap<Arc<str>, PluginUsage>) -> Usage {
-        Usage { total, plugins }
+        Usage { total, plugins, allowed: HashMap::new() }
     }
 
     /// Nothing runs and nothing waits.
@@ -198,6 +233,12 @@ impl Usage {
 
     pub fn of(&self, plugin: &str) -> PluginUsage {
         self.plugins.get(plugin).copied().unwrap_or_default()
+    }
+
+    /// How many calls of a plugin may begin as far as its rate is concerned.
+    pub fn allowed(&self, route: &Route) -> usize {
+        let Some(rate) = route.rate else { return usize::MAX };
+        self.allowed.get(&route.plugin).copied().unwrap_or(rate.burst())
     }
 
     /// How many messages may still be claimed ahead.

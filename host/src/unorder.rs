@@ -14,6 +14,9 @@ use crate::outage::Outage;
 
 /// Rows in one statement, at most.
 const BATCH: u32 = 1000;
+/// Statements for one topic in one look, at most: where two relays read different manifests, one holds again what the other lets
+/// go, and neither would come to an end.
+const BATCHES_MAX: u32 = 100;
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Looks for such topics every few seconds until `end`.
@@ -41,14 +44,17 @@ pub async fn unorder(
     let unordered = |topic: &String| handlers.route(topic).is_some_and(|route| route.order == Order::None);
     for topic in store.ordered_topics().await?.into_iter().filter(unordered) {
         let mut changed = 0;
-        while !end.is_cancelled() {
-            match store.unorder(&topic, BATCH).await? {
-                0 => break,
-                some => changed += some,
+        for _ in 0..BATCHES_MAX {
+            match end.is_cancelled() {
+                true => break,
+                false => match store.unorder(&topic, BATCH).await? {
+                    0 => break,
+                    some => changed += some,
+                },
             }
         }
         if changed > 0 {
-            info!("topic {topic:?} is not ordered any more: what waited for its key is let go");
+            info!("topic {topic:?} is not ordered or limited by key any more: what waited for its key is let go");
         }
     }
     Ok(())

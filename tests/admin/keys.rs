@@ -33,7 +33,7 @@ async fn blocked() -> (Arc<MemoryStore>, MessageId) {
         lease_id: claim.lease_id,
         transition,
         order: claim.order,
-        rest: Duration::ZERO,
+        rest: Default::default(),
         record,
     };
     store.settle(&[settlement]).await.expect("in memory");

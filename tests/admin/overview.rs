@@ -24,7 +24,8 @@ impl Handlers for OneParked {
             _ => Admission::Open,
         };
         let (handler, policy) = (Arc::new(Succeeds), Arc::default());
-        Some(Route { plugin: topic.into(), handler, policy, concurrency: 1, order: Order::None, admission })
+        let (order, spacing) = (Order::None, Duration::ZERO);
+        Some(Route { plugin: topic.into(), handler, policy, concurrency: 1, order, spacing, rate: None, admission })
     }
 
     fn plugins(&self) -> usize {

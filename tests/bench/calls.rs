@@ -195,6 +195,7 @@ fn claim() -> Claim {
         lapses: 0,
         lapsed: false,
         order: outboxd_core::Order::None,
+        key_failures: 0,
         expired: false,
     }
 }

@@ -56,6 +56,8 @@ impl Handlers for Native {
             policy: Arc::new(RetryPolicy::default()),
             concurrency: CONCURRENCY,
             order: Order::None,
+            spacing: std::time::Duration::ZERO,
+            rate: None,
             admission: Admission::Open,
         })
     }

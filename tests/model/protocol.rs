@@ -395,5 +395,6 @@ fn claim(attempts: u8, lapses: u8) -> Claim {
         lapsed: false,
         expired: false,
         order: Order::None,
+        key_failures: 0,
     }
 }

@@ -158,6 +158,7 @@ fn every_test_that_the_page_names_exists() {
         let (file, test) = name.rsplit_once("::")?;
         let path = match file.strip_prefix("core::") {
             Some(module) => format!("host/core/src/{module}"),
+            None if file.starts_with("plugin::") => format!("host/src/{}", file.replace("::", "/")),
             None => format!("tests/{}", file.replace("::", "/")),
         };
         Some((root.join(path).with_extension("rs"), test))

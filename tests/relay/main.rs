@@ -14,6 +14,7 @@ mod idempotency_page;
 mod json;
 mod keys;
 mod layering;
+mod limits;
 mod night;
 mod operations;
 mod outcomes;

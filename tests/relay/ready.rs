@@ -111,8 +111,16 @@ fn slack_says(component: &Path, receiver: &Receiver, text: &str, payload: &[u8])
         created_at_ms: now.as_millis() as u64,
     };
     let lease_id = LeaseId(Uuid::new_v4());
-    let claim =
-        Claim { message, lease_id, attempt: Attempt(1), lapses: 0, lapsed: false, expired: false, order: Order::None };
+    let claim = Claim {
+        message,
+        lease_id,
+        attempt: Attempt(1),
+        lapses: 0,
+        lapsed: false,
+        expired: false,
+        order: Order::None,
+        key_failures: 0,
+    };
     let component = std::fs::read(component).expect("the component");
     let content = Content::new(component.into(), Some(manifest));
 

@@ -66,6 +66,7 @@ pub(crate) fn claim(payload: &str) -> Claim {
         lapsed: false,
         expired: false,
         order: Order::None,
+        key_failures: 0,
     }
 }
 

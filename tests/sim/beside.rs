@@ -95,6 +95,8 @@ impl Handlers for Two {
             policy: Arc::new(RetryPolicy::default()),
             concurrency: CONCURRENCY,
             order: Order::None,
+            spacing: Duration::ZERO,
+            rate: None,
             admission: Admission::Open,
         })
     }

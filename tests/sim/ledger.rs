@@ -5,10 +5,14 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use outboxd_core::{Claim, Held, LeaseId, LeaseStatus, MessageId, Order, Outcome, Reason, Settlement, Transition};
+use outboxd_core::{
+    Claim, Held, KEY_FAILURES_MAX, LeaseId, LeaseStatus, MessageId, Order, Outcome, Reason, RestCause, Settlement,
+    Transition,
+};
 use tokio::time::Instant;
 
 use crate::faults::Link;
+use crate::plugins::{PACED, SPACING};
 use crate::policy::assert_follows;
 use crate::seen::Seen;
 
@@ -34,6 +38,8 @@ struct Lease {
     holder: Arc<Link>,
     /// The holder got the claim's answer.
     is_known: bool,
+    /// Once it has lapsed, the message may be held without a claim.
+    may_be_held: bool,
 }
 
 #[derive(Clone)]
@@ -52,6 +58,8 @@ struct Inner {
     keys: HashMap<(String, String), Vec<MessageId>>,
     /// Until when a key rests.
     rests: HashMap<(String, String), Instant>,
+    /// When the last call of a key began whose calls are spaced.
+    last_calls: HashMap<(String, String), Instant>,
     granted: HashMap<LeaseId, Instant>,
     /// What a plugin answered under each lease.
     answers: HashMap<LeaseId, Outcome>,
@@ -102,8 +110,10 @@ impl Ledger {
         let mut inner = self.inner();
         let now = Instant::now();
         for claim in claims {
-            if self.ordered && claim.order != Order::None {
-                inner.assert_its_turn(claim);
+            match claim.order {
+                Order::Limited { per_key } => inner.assert_within_limits(claim, per_key),
+                Order::ByKey { .. } if self.ordered => inner.assert_its_turn(claim),
+                Order::ByKey { .. } | Order::None => {}
             }
             let entry = inner.messages.entry(claim.message.id).or_default();
             assert_eq!(entry.finished, None, "{} was claimed after it had ended", claim.message.id);
@@ -119,13 +129,14 @@ impl Ledger {
                 );
             }
             let lapsed = lapsed.is_some();
-            // Where its topic has become ordered, it may have been held in between.
-            let said = claim.lapsed == lapsed || (!self.ordered && lapsed);
+            // Where its topic has become ordered, or its key rested, it may have been held in between.
+            let may_be_held = !self.ordered || matches!(claim.order, Order::Limited { .. });
+            let said = claim.lapsed == lapsed || (may_be_held && lapsed);
             assert!(said, "a claim says of itself whether it took over a lost lease");
             assert_eq!(claim.attempt.0, entry.attempts + 1, "attempts rise by one at each claim");
             entry.attempts = claim.attempt.0;
             let (holder, until) = (holder.clone(), now + lease);
-            entry.lease = Some(Lease { id: claim.lease_id, until, holder, is_known });
+            entry.lease = Some(Lease { id: claim.lease_id, until, holder, is_known, may_be_held });
             entry.excused |= lapsed;
             inner.granted.insert(claim.lease_id, now);
             inner.seen.lapses += u64::from(lapsed);
@@ -145,15 +156,10 @@ impl Ledger {
             (None, LeaseStatus::Held) => panic!("a lease was renewed that nobody has"),
             (current, LeaseStatus::Lost) => {
                 let current = current.as_ref().filter(|current| current.id == lease_id);
-                assert!(current.is_none_or(|lease| self.may_be_held(lease, now)), "a live lease was called lost");
+                assert!(current.is_none_or(|lease| lease.may_be_held(now)), "a live lease was called lost");
                 inner.seen.lost_by_renewal += 1;
             }
         }
-    }
-
-    /// Where its topic has become ordered, a message whose lease has lapsed may be held by now, without a claim.
-    fn may_be_held(&self, lease: &Lease, now: Instant) -> bool {
-        !self.ordered && now >= lease.until
     }
 
     /// The answer of a renewal has arrived.
@@ -173,7 +179,7 @@ impl Ledger {
         let entry = inner.messages.entry(settlement.id).or_default();
         let current = entry.lease.as_ref().filter(|current| current.id == settlement.lease_id);
         if status == LeaseStatus::Lost {
-            let may = current.is_none_or(|lease| self.may_be_held(lease, now));
+            let may = current.is_none_or(|lease| lease.may_be_held(now));
             assert!(may, "a settle under a live lease was refused");
             inner.seen.fenced += 1;
             return;
@@ -201,9 +207,17 @@ impl Ledger {
             }
             Transition::Pending { .. } => {}
         }
-        if let Some(key) = key.filter(|_| !settlement.rest.is_zero()) {
-            inner.rests.insert(key, now + settlement.rest);
-            inner.seen.rests += 1;
+        let is_told = !matches!(settlement.transition, Transition::Released { .. });
+        if let Some(key) = key.filter(|_| is_told && !settlement.rest.time.is_zero()) {
+            let until = inner.rests.entry(key).or_insert(now);
+            *until = (now + settlement.rest.time).max(*until);
+            match settlement.rest.cause {
+                Some(RestCause::Plugin) => inner.seen.rests += 1,
+                Some(RestCause::RetryAfter) => inner.seen.rests_asked_for += 1,
+                Some(RestCause::Failures) => inner.seen.rests_of_failures += 1,
+                Some(RestCause::Rate) => inner.seen.spaced += 1,
+                None => panic!("a key rests without a cause"),
+            }
         }
         inner.seen.late_settles += u64::from(now >= until);
     }
@@ -214,6 +228,13 @@ impl Ledger {
         let mut inner = self.inner();
         inner.seen.calls += 1;
         inner.assert_trusted(claim, by);
+        // A relay that stood still may begin a call when its lease is long lost.
+        let is_paced = claim.message.topic.starts_with(PACED) && !by.was_frozen_since(inner.granted[&claim.lease_id]);
+        if let Some(key) = claim.message.key.clone().filter(|_| is_paced) {
+            let now = Instant::now();
+            let last = inner.last_calls.insert((claim.message.topic.clone(), key), now);
+            assert!(last.is_none_or(|last| now - last >= SPACING), "two calls of a key began within its spacing");
+        }
     }
 
     /// A plugin is about to answer.
@@ -249,13 +270,13 @@ impl Ledger {
         entry.finished = Some("dead");
         entry.passed_over = true;
         let key = entry.key.clone();
-        // What a person decides is not waited for.
         if let Some(lease) = entry.lease.take() {
             entry.excused = true;
             inner.ended_by_a_person.insert(lease.id, Instant::now());
             inner.seen.discarded_under_way += 1;
+            // The next one need not wait for what a person has ended.
+            key.and_then(|key| inner.last_calls.remove(&key));
         }
-        key.and_then(|key| inner.rests.remove(&key));
     }
 
     /// A person let its key go on without it.
@@ -296,7 +317,29 @@ impl Ledger {
     }
 }
 
+impl Lease {
+    fn may_be_held(&self, now: Instant) -> bool {
+        self.may_be_held && now >= self.until
+    }
+}
+
 impl Inner {
+    /// No more messages of its key are under way than may be, and none while it rests; one alone tries a target that failed.
+    fn assert_within_limits(&mut self, claim: &Claim, per_key: u32) {
+        let (id, Some(key)) = (claim.message.id, &claim.message.key) else { return };
+        let key = (claim.message.topic.clone(), key.clone());
+        let now = Instant::now();
+        assert!(self.rests.get(&key).is_none_or(|until| now >= *until), "{id} was claimed while its key rests");
+        let lease = |id| self.messages.get(id).and_then(|entry: &Entry| entry.lease.as_ref());
+        let others = self.keys[&key].iter().filter(|other| **other != id);
+        let under_way = others.filter_map(lease).filter(|lease| now < lease.until).count();
+        let tries = claim.key_failures >= KEY_FAILURES_MAX;
+        let most = if tries { 1 } else { per_key as usize };
+        assert!(under_way < most, "{id} was claimed beside {under_way} others of its key, {most} may be under way");
+        self.seen.limit_reached += u64::from(under_way + 1 == most && most > 1);
+        self.seen.tries += u64::from(tries);
+    }
+
     /// No other message of its key is under way, and all that were published before it have ended, or were passed over.
     fn assert_its_turn(&mut self, claim: &Claim) {
         let (id, Some(key)) = (claim.message.id, &claim.message.key) else { return };

@@ -96,6 +96,8 @@ fn under_faults_every_message_ends_and_every_duplicate_is_explained() {
     assert!(seen.in_order > 0, "no key had a second message");
     assert!(seen.skipped > 0, "no key was blocked");
     assert!(seen.rests > 0, "no key had to rest");
+    assert!(seen.rests_asked_for > 0 && seen.rests_of_failures > 0, "no target asked for rest, or none failed often");
+    assert!(seen.spaced > 0 && seen.limit_reached > 0 && seen.tries > 0, "no limit of a key was reached");
     assert!(seen.reordered > 0, "no topic ceased to be ordered");
     assert!(seen.results_waiting_max >= world::RESULTS_MAX, "results never took all their places");
     assert!(seen.stopped_in_a_claim > 0, "no stop came while a claim was under way");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
-use outboxd_core::{Admission, Blame, Claim, Health, MessageId, OnDead, Order, Outcome, Reason, RetryPolicy};
+use outboxd_core::{Admission, Blame, Claim, Health, MessageId, OnDead, Order, Outcome, Reason, RetryPolicy, Target};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{Dice, Link};
@@ -16,6 +16,12 @@ use crate::policy::POLICY;
 
 /// Calls of one plugin at once.
 pub const CONCURRENCY: usize = 3;
+
+/// How many calls of a key of plugin "limit" may be under way at once.
+pub const PER_KEY: u32 = 2;
+/// The plugin whose calls of a key are spaced, and how far.
+pub const PACED: &str = "paced";
+pub const SPACING: Duration = Duration::from_millis(400);
 
 /// What every relay of a world has in its plugins folder.
 #[derive(Clone)]
@@ -32,6 +38,8 @@ pub struct Folder {
     pub killers: Arc<Mutex<Vec<MessageId>>>,
     /// Whether the plugins "block" and "skip" deliver in order.
     pub ordered: Arc<AtomicBool>,
+    /// Whether some targets are down.
+    pub down: Arc<AtomicBool>,
     /// The longest of nine calls in ten, and of the tenth.
     pub usual_ms: u64,
     pub slowest_ms: u64,
@@ -39,12 +47,23 @@ pub struct Folder {
 }
 
 impl Folder {
-    fn order(&self, plugin: &str) -> Order {
-        match plugin {
+    /// The target of key "a" of plugin "limit" is down for a while, now and then.
+    fn is_down(&self, claim: &Claim) -> bool {
+        self.down.load(Ordering::Relaxed)
+            && claim.message.topic.starts_with("limit")
+            && claim.message.key.as_deref() == Some("a")
+    }
+
+    /// How the messages of a topic's keys follow each other, and what lies between two calls of a key.
+    fn order(&self, topic: &str) -> (Order, Duration) {
+        let order = match topic.split('.').next().unwrap_or_default() {
             "block" if self.ordered.load(Ordering::Relaxed) => Order::ByKey { on_dead: OnDead::Block },
             "skip" if self.ordered.load(Ordering::Relaxed) => Order::ByKey { on_dead: OnDead::Skip },
+            PACED => return (Order::Limited { per_key: 1 }, SPACING),
+            "limit" => Order::Limited { per_key: PER_KEY },
             _ => Order::None,
-        }
+        };
+        (order, Duration::ZERO)
     }
 }
 
@@ -78,7 +97,7 @@ impl Evidence {
 
 impl Plugins {
     pub fn new(folder: Folder, link: Arc<Link>) -> Self {
-        let plugins = ["shop", "mail", "broken", "block", "skip"].map(|name| {
+        let plugins = ["shop", "mail", PACED, "broken", "block", "skip", "limit"].map(|name| {
             let plugin = FakePlugin {
                 name,
                 folder: folder.clone(),
@@ -101,12 +120,15 @@ impl Handlers for Plugins {
             true => Admission::Open,
             false => plugin.health.lock().expect("not poisoned").admission(Instant::now().into_std()),
         };
+        let (order, spacing) = self.folder.order(topic);
         Some(Route {
             plugin: (*name).into(),
             handler: plugin.clone(),
             policy: Arc::new(policy),
             concurrency: CONCURRENCY,
-            order: self.folder.order(name),
+            order,
+            spacing,
+            rate: None,
             admission,
         })
     }
@@ -141,7 +163,13 @@ impl FakePlugin {
     fn answer(&self, claim: &Claim, outcome: Outcome) -> Handled {
         self.folder.ledger.answered(claim, &outcome, &self.link);
         let pause_key = self.folder.dice.chance(0.05).then(|| self.folder.dice.millis(0..3000));
-        Handled { pause_key, ..Handled::new(outcome) }
+        let target = match outcome {
+            Outcome::Success => Target::Answered,
+            _ if self.folder.is_down(claim) => Target::Failed,
+            _ if self.folder.dice.chance(0.1) => Target::AsksForRest(self.folder.dice.millis(1..2000)),
+            _ => Target::Unseen,
+        };
+        Handled { pause_key, target, ..Handled::new(outcome) }
     }
 
     fn outcome(&self, claim: &Claim) -> Outcome {
@@ -157,6 +185,9 @@ impl FakePlugin {
             }
         }
         let error = || "the dice said so".to_owned();
+        if self.folder.is_down(claim) {
+            return Outcome::Retry { error: error(), after: None };
+        }
         match self.folder.dice.draw(|rng| rng.u8(0..100)) {
             0..80 => {
                 let mut health = self.health.lock().expect("not poisoned");

@@ -13,7 +13,7 @@ pub const POLICY: RetryPolicy = RetryPolicy {
 
 /// `answer` is what the plugin said under the lease, if it was called.
 pub fn assert_follows(answer: Option<&Outcome>, settlement: &Settlement, attempt: u32, max_attempts: u32) {
-    let Settlement { transition, rest, .. } = settlement;
+    let (transition, rest) = (&settlement.transition, &settlement.rest.time);
     let follows = match (answer, transition) {
         (Some(Outcome::Success), transition) => *transition == Transition::Delivered,
         (_, Transition::Delivered) => false,
@@ -22,7 +22,9 @@ pub fn assert_follows(answer: Option<&Outcome>, settlement: &Settlement, attempt
             matches!(transition, Transition::Released { .. })
         }
         (Some(Outcome::Retry { after: Some(asked), .. }), Transition::Pending { after, .. }) => {
-            attempt < max_attempts && *after == (*asked).min(POLICY.backoff.max).max(*rest)
+            // A message that loses its turn is held while its key rests.
+            let rests = if settlement.order.frees_key(transition) { &Duration::ZERO } else { rest };
+            attempt < max_attempts && *after == (*asked).min(POLICY.backoff.max).max(*rests)
         }
         (Some(Outcome::Retry { .. } | Outcome::Fault { .. }), Transition::Pending { after, .. }) => {
             let least = full_wait(attempt).mul_f64(0.499);

@@ -66,6 +66,13 @@ seen! {
     skipped,
     /// Keys that a plugin wished to rest.
     rests,
+    /// Keys whose target asked for rest, or failed too often, and those whose calls are spaced.
+    rests_asked_for,
+    rests_of_failures,
+    spaced,
+    /// Claims of the last message of a key that may be under way, and those that alone try a target that failed.
+    limit_reached,
+    tries,
     /// Times that a topic ceased to be ordered, or was again.
     reordered,
 }

@@ -27,8 +27,8 @@ pub enum Scenario {
 }
 
 /// Calls of one relay at once, and results that it may hold.
-const CONCURRENCY: usize = 6;
-const PLACES_PER_CALL: usize = 3;
+const CONCURRENCY: usize = 8;
+const PLACES_PER_CALL: usize = 2;
 pub const RESULTS_MAX: usize = PLACES_PER_CALL * CONCURRENCY;
 pub const LEASE: Duration = Duration::from_secs(2);
 /// How long the nemesis works. Virtual time.
@@ -76,6 +76,7 @@ impl World {
             stubborn: Arc::new(AtomicBool::new(true)),
             killers: Arc::default(),
             ordered: Arc::new(AtomicBool::new(true)),
+            down: Arc::default(),
             usual_ms: if dice.chance(0.5) { 3 } else { 50 },
             slowest_ms: if scenario == Scenario::Storm { 6000 } else { 3000 },
             max_attempts,
@@ -141,7 +142,7 @@ impl World {
     }
 
     fn publish(&mut self) {
-        let all = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a", "block.a", "skip.a"];
+        let all = ["shop.a", "shop.b", "mail.a", "mail.b", "broken.a", "block.a", "skip.a", "limit.a", "paced.a"];
         let (topics, many) = match self.dice.draw(|rng| rng.u8(0..100)) {
             // So many that results take all their places, or that a quick plugin works at them for long enough to have some
             // claimed ahead.
@@ -189,6 +190,7 @@ impl World {
             6 => link.begin(Trouble::Late, self.dice.millis(50..3000)),
             // Mended, for a while.
             7 => self.folder.broken.store(false, Ordering::Relaxed),
+            11 | 12 => drop(self.folder.down.fetch_xor(true, Ordering::Relaxed)),
             10 if self.reorders => {
                 self.folder.ordered.fetch_xor(true, Ordering::Relaxed);
                 self.ledger.note(|seen| seen.reordered += 1);
@@ -246,6 +248,7 @@ impl World {
     fn heal(&mut self) {
         self.folder.breaks.store(false, Ordering::Relaxed);
         self.folder.broken.store(false, Ordering::Relaxed);
+        self.folder.down.store(false, Ordering::Relaxed);
         self.folder.stubborn.store(false, Ordering::Relaxed);
         for life in &self.relays {
             life.link.heal();

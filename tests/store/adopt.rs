@@ -35,7 +35,7 @@ async fn adopted(column: &str) -> (TestStore, StoreOptions, Store) {
         notify: Notify::PollOnly,
         ..store.options.clone()
     };
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 3 });
     let by_hand = Store::connect(&options).await.unwrap();
     (store, options, by_hand)
 }
@@ -167,9 +167,9 @@ async fn a_grelmicro_outbox_is_adopted_and_its_producer_goes_on() {
         .unwrap();
     let options = StoreOptions { table: TableName::parse("grelmicro_outbox").unwrap(), ..store.options.clone() };
 
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 3 });
 
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 2, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 3, to: 3 });
     grelmicro(&tool, &database, "create").await;
     let after = r#"[{"topic": "t", "payload": {"n": 3}}, {"topic": "other", "payload": {}, "dedup_key": "d"},
         {"topic": "t", "payload": {"n": 4}, "delay": 3600}]"#;

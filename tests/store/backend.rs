@@ -373,7 +373,7 @@ pub fn settlement(claim: &Claim, transition: Transition) -> Settlement {
         lease_id: claim.lease_id,
         transition,
         order: claim.order,
-        rest: Duration::ZERO,
+        rest: Default::default(),
         record,
     }
 }

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{
-    AttemptRecord, Held, Lane, LeaseStatus, MessageId, OnDead, Order, Reason, Settlement, State, Transition,
+    AttemptRecord, Held, Lane, LeaseStatus, MessageId, OnDead, Order, Reason, Rest, RestCause, Settlement, State,
+    Transition,
 };
 use outboxd_store::{KeyFilter, MessageFilter, Selection};
 use proptest::prelude::*;
@@ -17,9 +18,13 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use crate::backend::{TestStore, draft, lane};
 use crate::operations::{Chosen, KEYS, Operation, Settled, TOPICS, operation};
 
-/// How each of the topics is ordered.
-const ORDERS: [Order; 3] =
-    [Order::None, Order::ByKey { on_dead: OnDead::Skip }, Order::ByKey { on_dead: OnDead::Block }];
+/// How each of the topics is ordered at first.
+const ORDERS: [Order; TOPICS.len()] = [
+    Order::None,
+    Order::ByKey { on_dead: OnDead::Skip },
+    Order::ByKey { on_dead: OnDead::Block },
+    Order::Limited { per_key: 2 },
+];
 const OPERATIONS_MAX: usize = 30;
 
 /// As many sequences as fit; `OUTBOXD_DIFFERENTIAL_SECONDS` makes a long run of it.
@@ -30,6 +35,7 @@ struct Run {
     store: TestStore,
     messages: Vec<MessageId>,
     leases: Vec<Lease>,
+    orders: [Order; TOPICS.len()],
 }
 
 /// A lease, and what its claim said of the order.
@@ -45,13 +51,14 @@ fn minutes(minutes: u32) -> Duration {
 
 impl Run {
     fn new(store: TestStore) -> Self {
-        Run { store, messages: Vec::new(), leases: Vec::new() }
+        Run { store, messages: Vec::new(), leases: Vec::new(), orders: ORDERS }
     }
 
     async fn begin(&mut self) {
         self.store.clear().await;
         self.messages.clear();
         self.leases.clear();
+        self.orders = ORDERS;
     }
 
     /// Does it, and answers what the store said, in names that all stores share.
@@ -75,13 +82,13 @@ impl Run {
             Operation::Arrange { topics } => {
                 let topics: BTreeSet<_> = topics.iter().copied().collect();
                 // So many slots that all of it is looked at.
-                let lanes: Vec<_> = topics.into_iter().map(|topic| ordered(topic, 100)).collect();
+                let lanes: Vec<_> = topics.into_iter().map(|topic| self.ordered(topic, 100)).collect();
                 format!("{:?}", outbox.arrange(&lanes).await.expect("arrange"))
             }
             Operation::Claim { lanes, lease, lapses_max } => {
                 // A topic stands in one lane.
                 let lanes: BTreeMap<_, _> = lanes.iter().copied().collect();
-                let lanes: Vec<_> = lanes.into_iter().map(|(topic, slots)| ordered(topic, slots)).collect();
+                let lanes: Vec<_> = lanes.into_iter().map(|(topic, slots)| self.ordered(topic, slots)).collect();
                 let claims = outbox.claim(&lanes, minutes(*lease), *lapses_max).await.expect("claim");
                 let mut told = Vec::new();
                 for claim in claims {
@@ -95,6 +102,7 @@ impl Run {
                         claim.lapses,
                         claim.lapsed,
                         claim.expired,
+                        claim.key_failures,
                         claim.message.payload,
                     ));
                 }
@@ -109,8 +117,10 @@ impl Run {
                     .held(leases)
                     .into_iter()
                     .zip(results)
-                    .map(|(lease, result)| {
-                        settlement(
+                    .map(|(lease, (result, rest, failures))| {
+                        let cause = (*rest > 0).then_some(RestCause::Plugin);
+                        let rest = Rest { time: minutes(*rest), cause, failures: *failures };
+                        let settled = settlement(
                             lease,
                             match *result {
                                 Settled::Delivered => Transition::Delivered,
@@ -121,7 +131,9 @@ impl Run {
                                 },
                                 Settled::Dead(reason) => Transition::Dead { reason, error: format!("{reason}!") },
                             },
-                        )
+                        );
+                        // Where keys are no unit of delivery, none is told anything.
+                        Settlement { rest: if lease.order == Order::None { Rest::default() } else { rest }, ..settled }
                     })
                     .collect();
                 format!("{:?}", outbox.settle(&settlements).await.expect("settle"))
@@ -169,6 +181,13 @@ impl Run {
             Operation::Resume { topic } => format!("{:?}", admin.resume(TOPICS[*topic]).await.expect("resume")),
             Operation::SkipKey { topic, key } => {
                 format!("{:?}", admin.skip_key(TOPICS[*topic], KEYS[*key]).await.expect("skip a key"))
+            }
+            Operation::ResumeKey { topic, key } => {
+                format!("{:?}", admin.resume_key(TOPICS[*topic], KEYS[*key]).await.expect("resume a key"))
+            }
+            Operation::Reorder { topic, order } => {
+                self.orders[*topic] = ORDERS[*order];
+                String::new()
             }
             Operation::Unorder { topic } => {
                 // In which batches is each store's own affair.
@@ -237,6 +256,20 @@ impl Run {
         })
     }
 
+    /// The lane of a topic, in its order.
+    fn ordered(&self, topic: usize, slots: u32) -> Lane {
+        Lane { order: self.orders[topic], ..lane(TOPICS[topic], slots) }
+    }
+
+    /// What is held is never forgotten: its key is there.
+    async fn held_without_a_key(&self) -> Vec<String> {
+        let keys = self.store.admin.keys(&KeyFilter::default(), 100).await.expect("keys");
+        let keys: BTreeSet<_> = keys.into_iter().map(|key| (key.topic, Some(key.key))).collect();
+        let filter = MessageFilter { state: Some(State::Held), ..MessageFilter::default() };
+        let held = self.store.admin.list(&filter, None, 1000).await.expect("list");
+        held.into_iter().filter(|one| !keys.contains(&(one.topic.clone(), one.key.clone()))).map(|one| one.id).collect()
+    }
+
     fn selection(&self, chosen: &Chosen) -> Selection {
         match chosen {
             Chosen::Ids(messages) => Selection::Ids(self.chosen(messages)),
@@ -270,11 +303,6 @@ impl Run {
     }
 }
 
-/// The lane of a topic, in its order.
-fn ordered(topic: usize, slots: u32) -> Lane {
-    Lane { order: ORDERS[topic], ..lane(TOPICS[topic], slots) }
-}
-
 fn settlement(lease: Lease, transition: Transition) -> Settlement {
     let Lease { held, order } = lease;
     let record = AttemptRecord {
@@ -284,7 +312,7 @@ fn settlement(lease: Lease, transition: Transition) -> Settlement {
         response_excerpt: None,
         digest: None,
     };
-    Settlement { id: held.id, lease_id: held.lease_id, transition, order, rest: Duration::ZERO, record }
+    Settlement { id: held.id, lease_id: held.lease_id, transition, order, rest: Rest::default(), record }
 }
 
 #[test]
@@ -321,8 +349,10 @@ fn memory_sqlite_and_postgres_answer_alike() {
                     fenced.set(fenced.get() + u32::from(lost));
                 }
                 let mut tables = Vec::new();
-                for run in runs.iter_mut() {
+                for (name, run) in names.iter().zip(runs.iter_mut()) {
                     tables.push(run.table().await);
+                    let forgotten = run.held_without_a_key().await;
+                    prop_assert!(forgotten.is_empty(), "{name} holds {forgotten:?} for no key");
                 }
                 compare(&names, &tables, "the table at the end")
             })

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use outboxd_core::{Claim, Lane, LeaseStatus, MessageId, OnDead, Order, Settlement, State, Transition};
+use outboxd_core::{
+    Claim, Lane, LeaseStatus, MessageId, OnDead, Order, Rest, RestCause, Settlement, State, Transition,
+};
 use outboxd_store::{Changed, KeyFilter, KeyState};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry, settlement};
@@ -153,6 +155,7 @@ async fn a_held_message_is_not_due_but_its_free_key_is(store: TestStore) {
 
 /// Settles as delivered; the key rests.
 async fn deliver_and_rest(store: &TestStore, claim: &Claim, rest: Duration) {
+    let rest = Rest { time: rest, cause: Some(RestCause::Plugin), failures: Some(0) };
     let settled = Settlement { rest, ..settlement(claim, Transition::Delivered) };
     assert_eq!(store.outbox.settle(&[settled]).await.unwrap(), [LeaseStatus::Held]);
 }
@@ -170,6 +173,7 @@ pub async fn a_key_rests_as_long_as_its_settlement_says(store: TestStore) {
     let paused = KeyFilter { topic: None, state: Some(KeyState::Paused) };
     let [key] = &store.admin.keys(&paused, 9).await.unwrap()[..] else { panic!("one key rests") };
     assert_eq!((key.key.as_str(), key.head.as_ref(), key.depth), ("a", None, 3));
+    assert_eq!(key.reason.as_deref(), Some("plugin"), "it says why");
     assert!(key.due_in_ms.is_some_and(|ms| (1..=600_000).contains(&ms)), "{key:?}");
     store.age(LEASE / 2).await;
     assert_eq!(store.outbox.due_topics().await.unwrap(), [], "nothing can start");

@@ -28,6 +28,10 @@ mod keys;
 mod keys_race;
 /// Leases: renewed, lost, given back.
 mod lease;
+/// Limits by key, and keys that rest.
+mod limits;
+/// Limits by key, raced for on PostgreSQL.
+mod limits_race;
 /// The table's name.
 mod names;
 /// What is done to all stores alike, at random.

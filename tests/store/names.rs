@@ -26,7 +26,7 @@ const ODD: [&str; 14] = [
 /// Publish, claim, settle, look: with that table and no other.
 async fn goes_round(options: &StoreOptions, payload: &str) {
     let name = &options.table;
-    assert_eq!(migrate(options).await.unwrap_or_else(|error| panic!("{name}: {error}")), Migrated { from: 0, to: 2 });
+    assert_eq!(migrate(options).await.unwrap_or_else(|error| panic!("{name}: {error}")), Migrated { from: 0, to: 3 });
     let store = Store::connect(options).await.unwrap();
     let message = outboxd_client::NewMessage::from_json("t", payload).dedup_key("d");
     for _ in 0..2 {

@@ -1,29 +1,94 @@
-use outboxd_core::{Reason, State};
+use outboxd_core::{KEY_FAILURES_MAX, Reason, State};
 use outboxd_store::Finished;
 use proptest::prelude::*;
 
-pub const TOPICS: [&str; 3] = ["a", "b", "b.c"];
+pub const TOPICS: [&str; 4] = ["a", "b", "b.c", "d"];
 pub const KEYS: [&str; 2] = ["k", "l"];
 
 #[derive(Clone, Debug)]
 pub enum Operation {
-    Publish { topic: usize, key: Option<usize>, count: usize, delay: u32, expires: Option<u32>, dedup: Option<u8> },
-    Arrange { topics: Vec<usize> },
-    Claim { lanes: Vec<(usize, u32)>, lease: u32, lapses_max: u32 },
-    Renew { leases: Vec<usize>, lease: u32 },
-    Settle { leases: Vec<usize>, results: Vec<Settled> },
-    Release { leases: Vec<usize>, after: u32 },
-    Pass { minutes: u32 },
-    Redrive { topic: Option<usize>, reason: Option<Reason>, limit: u32, spacing: u32 },
-    RedriveIds { messages: Vec<usize>, limit: u32 },
-    Discard { chosen: Chosen, limit: u32 },
-    RetryNow { chosen: Chosen, limit: u32 },
-    Purge { state: Finished, older_than: u32, limit: u32 },
-    Pause { topic: usize },
-    Resume { topic: usize },
-    SkipKey { topic: usize, key: usize },
-    Unorder { topic: usize },
-    Look { state: Option<State>, topic: Option<usize>, limit: u32 },
+    Publish {
+        topic: usize,
+        key: Option<usize>,
+        count: usize,
+        delay: u32,
+        expires: Option<u32>,
+        dedup: Option<u8>,
+    },
+    Arrange {
+        topics: Vec<usize>,
+    },
+    Claim {
+        lanes: Vec<(usize, u32)>,
+        lease: u32,
+        lapses_max: u32,
+    },
+    Renew {
+        leases: Vec<usize>,
+        lease: u32,
+    },
+    /// Each result, and what it tells its key: minutes of rest, failures in a row.
+    Settle {
+        leases: Vec<usize>,
+        results: Vec<(Settled, u32, Option<u32>)>,
+    },
+    Release {
+        leases: Vec<usize>,
+        after: u32,
+    },
+    Pass {
+        minutes: u32,
+    },
+    Redrive {
+        topic: Option<usize>,
+        reason: Option<Reason>,
+        limit: u32,
+        spacing: u32,
+    },
+    RedriveIds {
+        messages: Vec<usize>,
+        limit: u32,
+    },
+    Discard {
+        chosen: Chosen,
+        limit: u32,
+    },
+    RetryNow {
+        chosen: Chosen,
+        limit: u32,
+    },
+    Purge {
+        state: Finished,
+        older_than: u32,
+        limit: u32,
+    },
+    Pause {
+        topic: usize,
+    },
+    Resume {
+        topic: usize,
+    },
+    SkipKey {
+        topic: usize,
+        key: usize,
+    },
+    ResumeKey {
+        topic: usize,
+        key: usize,
+    },
+    /// Its manifest says something else of the order from now on.
+    Reorder {
+        topic: usize,
+        order: usize,
+    },
+    Unorder {
+        topic: usize,
+    },
+    Look {
+        state: Option<State>,
+        topic: Option<usize>,
+        limit: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +114,8 @@ pub fn operation() -> impl Strategy<Value = Operation> {
         2 => (0u32..3).prop_map(Settled::Retry),
         2 => reason.clone().prop_map(Settled::Dead),
     ];
+    let rest = prop_oneof![4 => Just(0u32), 1 => 1u32..4];
+    let failures = prop::option::of(prop_oneof![Just(0u32), 1u32..4, Just(KEY_FAILURES_MAX)]);
     let live_reason = prop::sample::select(vec![Reason::Retry, Reason::Interrupted]);
     let chosen = prop_oneof![
         some(3).prop_map(Chosen::Ids),
@@ -63,7 +130,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
         8 => (prop::collection::vec((topic.clone(), 0u32..4), 1..=3), 1u32..4, prop_oneof![1 => 0u32..3, 4 => Just(u32::MAX)])
             .prop_map(|(lanes, lease, lapses_max)| Operation::Claim { lanes, lease, lapses_max }),
         2 => (some(3), 1u32..4).prop_map(|(leases, lease)| Operation::Renew { leases, lease }),
-        6 => (some(4), prop::collection::vec(settled, 4))
+        6 => (some(4), prop::collection::vec((settled, rest, failures), 4))
             .prop_map(|(leases, results)| Operation::Settle { leases, results }),
         3 => (some(3), 0u32..3).prop_map(|(leases, after)| Operation::Release { leases, after }),
         4 => (1u32..4).prop_map(|minutes| Operation::Pass { minutes }),
@@ -76,7 +143,9 @@ pub fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(state, older_than, limit)| Operation::Purge { state, older_than, limit }),
         1 => topic.clone().prop_map(|topic| Operation::Pause { topic }),
         1 => topic.clone().prop_map(|topic| Operation::Resume { topic }),
-        1 => (topic.clone(), key).prop_map(|(topic, key)| Operation::SkipKey { topic, key }),
+        1 => (topic.clone(), key.clone()).prop_map(|(topic, key)| Operation::SkipKey { topic, key }),
+        1 => (topic.clone(), key).prop_map(|(topic, key)| Operation::ResumeKey { topic, key }),
+        1 => (topic.clone(), 0..TOPICS.len()).prop_map(|(topic, order)| Operation::Reorder { topic, order }),
         1 => topic.clone().prop_map(|topic| Operation::Unorder { topic }),
         2 => (prop::option::of(prop::sample::select(State::ALL.to_vec())), prop::option::of(topic), 1u32..9)
             .prop_map(|(state, topic, limit)| Operation::Look { state, topic, limit }),

@@ -54,6 +54,9 @@ const RELEASE: &str = include_str!("../../host/store/src/postgres/sql/release.sq
 const RENEW: &str = include_str!("../../host/store/src/postgres/sql/renew.sql");
 const ARRANGE: &str = include_str!("../../host/store/src/postgres/sql/arrange.sql");
 const CLAIM_ORDERED: &str = include_str!("../../host/store/src/postgres/sql/claim_ordered.sql");
+const ARRANGE_LIMITED: &str = include_str!("../../host/store/src/postgres/sql/arrange_limited.sql");
+const CLAIM_LIMITED: &str = include_str!("../../host/store/src/postgres/sql/claim_limited.sql");
+const UNORDER: &str = include_str!("../../host/store/src/postgres/sql/unorder.sql");
 const PURGE: &str = include_str!("../../host/store/src/postgres/sql/purge_delivered.sql");
 const REDRIVE: &str = include_str!("../../host/store/src/postgres/sql/redrive.sql");
 
@@ -164,6 +167,74 @@ async fn an_ordered_claim_reads_nothing_of_what_is_held() {
     }
 }
 
+/// Keys that rest with a hundred thousand held messages beside keys that go on.
+#[tokio::test]
+async fn a_limited_claim_reads_nothing_of_what_is_held() {
+    let store = TestStore::postgres().await;
+    let fill = format!(
+        "alter table outbox disable trigger user;
+         insert into outbox (topic, key, payload, state)
+             select 'busy', 'rests' || n % 1000, '{{}}', 'held' from generate_series(1, {ROWS}) n;
+         insert into outbox_keys (topic, key, free_at) select 'busy', 'rests' || n, now() + interval '1 day' from generate_series(0, 999) n;
+         insert into outbox (topic, key, payload) select 'busy', 'free' || n % 500, '{{}}' from generate_series(1, 5000) n;
+         insert into outbox_keys (topic, key) select 'busy', 'free' || n from generate_series(0, 499) n;
+         alter table outbox enable trigger user;"
+    );
+    store.execute(&fill).await.expect("fill the tables");
+    for statement in ["vacuum analyze outbox", "vacuum analyze outbox_keys"] {
+        store.execute(statement).await.expect("analyze");
+    }
+    let mut connection = store.postgres_connection().await;
+    prepare(&mut connection, "arrange (text[], bigint[], bigint, bigint, bigint)", ARRANGE_LIMITED).await;
+    prepare(&mut connection, "claim (text[], bigint[], bigint, bigint, bigint, bigint, bigint)", CLAIM_LIMITED).await;
+
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for _ in 0..7 {
+            let (cost, plan) = Cost::of(&mut connection, "execute arrange ('{busy}', '{2}', 200, 16, 5)").await;
+            // Of 200 due messages and their keys: the window, and each again to lock and to change it; a free key's first one.
+            cost.assert_reads_at_most(1200.0, &plan);
+        }
+    }
+    sqlx::raw_sql("execute arrange ('{busy}', '{2}', 200, 16, 5)").execute(&mut connection).await.unwrap();
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for _ in 0..7 {
+            let claim = "execute claim ('{busy}', '{16}', 30000, 1048576, 4294967295, 200, 5)";
+            let (cost, plan) = Cost::of(&mut connection, claim).await;
+            // The window, those whose turn it is again to choose the oldest, and what is taken.
+            cost.assert_reads_at_most(450.0, &plan);
+            assert_eq!(plan[0]["Plan"]["Actual Rows"].as_f64(), Some(16.0), "{plan:#}");
+        }
+    }
+}
+
+/// Most of a key's messages were let go before.
+#[tokio::test]
+async fn letting_go_of_what_was_held_reads_only_what_is_still_held() {
+    let store = TestStore::postgres().await;
+    let fill = format!(
+        "alter table outbox disable trigger user;
+         insert into outbox (topic, key, payload) select 'busy', 'a', '{{}}' from generate_series(1, {ROWS}) n;
+         insert into outbox (topic, key, payload, state) select 'busy', 'a', '{{}}', 'held' from generate_series(1, 5000) n;
+         insert into outbox_keys (topic, key) values ('busy', 'a');
+         alter table outbox enable trigger user;"
+    );
+    store.execute(&fill).await.expect("fill the tables");
+    store.execute("vacuum analyze outbox").await.expect("analyze");
+    let mut connection = store.postgres_connection().await;
+    prepare(&mut connection, "unorder (text, bigint)", UNORDER).await;
+
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for _ in 0..7 {
+            let (cost, plan) = Cost::of(&mut connection, "execute unorder ('busy', 1000)").await;
+            // Found, locked and changed.
+            cost.assert_reads_at_most(3100.0, &plan);
+        }
+    }
+}
+
 #[tokio::test]
 async fn settles_renewals_and_releases_search_by_id() {
     let store = populated().await;
@@ -181,7 +252,7 @@ async fn settles_renewals_and_releases_search_by_id() {
     .unwrap();
     prepare(
         &mut connection,
-        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[])",
+        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[], text[], bigint[])",
         SETTLE,
     )
     .await;
@@ -202,7 +273,10 @@ async fn settles_renewals_and_releases_search_by_id() {
         for (statement, arguments) in [
             (
                 "settle",
-                arguments(&["ids", "leases", "states", "waits", "nothing", "nothing", "entries", "frees", "waits"]),
+                arguments(&[
+                    "ids", "leases", "states", "waits", "nothing", "nothing", "entries", "frees", "waits", "nothing",
+                    "waits",
+                ]),
             ),
             ("release", arguments(&["ids", "leases", "waits", "nothing", "nothing", "entries"])),
             ("renew", format!("{}, 30000", arguments(&["ids", "leases"]))),

@@ -30,6 +30,17 @@ async fn statements_search_by_index() {
         ("let_go", include_str!("../../host/store/src/sqlite/sql/let_go.sql"), 1),
         ("hold", include_str!("../../host/store/src/sqlite/sql/hold.sql"), 2),
         ("claim_ordered", include_str!("../../host/store/src/sqlite/sql/claim_ordered.sql"), 6),
+        ("claim_limited", include_str!("../../host/store/src/sqlite/sql/claim_limited.sql"), 7),
+        ("astray", include_str!("../../host/store/src/sqlite/sql/astray.sql"), 3),
+        ("free", include_str!("../../host/store/src/sqlite/sql/free.sql"), 2),
+        ("limited_key", include_str!("../../host/store/src/sqlite/sql/limited_key.sql"), 2),
+        ("first_held", include_str!("../../host/store/src/sqlite/sql/first_held.sql"), 3),
+        ("first_waiting", include_str!("../../host/store/src/sqlite/sql/first_waiting.sql"), 2),
+        ("note_key", include_str!("../../host/store/src/sqlite/sql/note_key.sql"), 4),
+        ("forget_key", include_str!("../../host/store/src/sqlite/sql/forget_key.sql"), 2),
+        ("hold_ids", include_str!("../../host/store/src/sqlite/sql/hold_ids.sql"), 1),
+        ("unorder", include_str!("../../host/store/src/sqlite/sql/unorder.sql"), 2),
+        ("unorder_keys", include_str!("../../host/store/src/sqlite/sql/unorder_keys.sql"), 2),
         ("free_keys", include_str!("../../host/store/src/sqlite/sql/free_keys.sql"), 1),
         ("purge_dead", include_str!("../../host/store/src/sqlite/sql/purge_dead.sql"), 2),
         ("redrive", include_str!("../../host/store/src/sqlite/sql/redrive.sql"), 5),
@@ -50,6 +61,9 @@ async fn statements_search_by_index() {
                 "free",
                 "ended",
                 "e",
+                "t",
+                "same",
+                "part",
                 "w",
                 "json_each",
                 "CONSTANT",
@@ -68,6 +82,7 @@ async fn sqlite_plan(connection: &mut SqliteConnection, text: &str, binds: usize
     let sql = format!(
         "explain query plan {}",
         text.replace("{table}", "main.outbox")
+            .replace("{table_unqualified}", "outbox")
             .replace("{control}", "main.outbox_control")
             .replace("{keys}", "main.outbox_keys")
     );

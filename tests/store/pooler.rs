@@ -98,7 +98,7 @@ async fn people_and_migrations_come_through() {
         .collect();
     let mut fresh = 0;
     for migration in migrations {
-        fresh += usize::from(migration.await.unwrap() == Migrated { from: 0, to: 2 });
+        fresh += usize::from(migration.await.unwrap() == Migrated { from: 0, to: 3 });
     }
     assert_eq!(fresh, 1);
     let relay = Store::connect(&options).await.unwrap();

@@ -39,10 +39,9 @@ async fn child_process() {
         "migrate for ever" => loop {
             migrate(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await.unwrap();
             println!("migrated");
-            sqlx::raw_sql("begin; drop table outbox; drop table outbox_versions; drop table outbox_control; commit")
-                .execute(&mut sqlx::SqliteConnection::connect(&url).await.unwrap())
-                .await
-                .unwrap();
+            let undo = "begin; drop table outbox; drop table outbox_versions; drop table outbox_control;
+                drop table outbox_keys; commit";
+            sqlx::raw_sql(undo).execute(&mut sqlx::SqliteConnection::connect(&url).await.unwrap()).await.unwrap();
         },
         other => panic!("{other}"),
     }
@@ -194,7 +193,7 @@ async fn a_terminated_migration_on_postgres_leaves_nothing_behind() {
     assert!(matches!(migrating.await.unwrap(), Err(StoreError::Unavailable(_))));
     lock.rollback().await.unwrap();
 
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 0, to: 3 });
 }
 
 #[tokio::test]

@@ -12,11 +12,12 @@ on_every_database! {
     wrong_rows_fail_at_their_producer
     a_plain_insert_needs_only_topic_and_payload
     a_table_that_is_missing_says_what_to_do
+    a_table_of_version_2_goes_on_and_its_keys_may_be_limited
 }
 
 async fn a_second_migration_has_nothing_to_do(store: TestStore) {
-    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 2, to: 2 });
-    assert_eq!(check_version(&store.options).await.unwrap(), Migrated { from: 2, to: 2 });
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 3, to: 3 });
+    assert_eq!(check_version(&store.options).await.unwrap(), Migrated { from: 3, to: 3 });
 }
 
 async fn ten_relays_may_migrate_an_empty_database_at_once(store: TestStore) {
@@ -35,8 +36,8 @@ async fn ten_relays_may_migrate_an_empty_database_at_once(store: TestStore) {
     }
 
     from.sort_unstable();
-    assert_eq!(from, [0, 2, 2, 2, 2, 2, 2, 2, 2, 2]);
-    assert_eq!(check_version(&options).await.unwrap().from, 2);
+    assert_eq!(from, [0, 3, 3, 3, 3, 3, 3, 3, 3, 3]);
+    assert_eq!(check_version(&options).await.unwrap().from, 3);
 }
 
 async fn a_schema_newer_than_the_binary_is_refused_with_both_versions(store: TestStore) {
@@ -45,15 +46,15 @@ async fn a_schema_newer_than_the_binary_is_refused_with_both_versions(store: Tes
     for error in [migrate(&store.options).await.unwrap_err(), check_version(&store.options).await.unwrap_err()] {
         let text = error.to_string();
         assert!(matches!(error, StoreError::Broken(_)), "{text}");
-        assert!(text.contains("version 42") && text.contains("version 2"), "{text}");
+        assert!(text.contains("version 42") && text.contains("version 3"), "{text}");
     }
 }
 
 async fn a_newer_schema_that_works_with_this_binary_is_accepted(store: TestStore) {
-    store.execute("insert into outbox_versions (version, works_with) values (3, 1)").await.unwrap();
+    store.execute("insert into outbox_versions (version, works_with) values (4, 1)").await.unwrap();
 
-    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 3, to: 3 });
-    assert_eq!(check_version(&store.options).await.unwrap().from, 3);
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 4, to: 4 });
+    assert_eq!(check_version(&store.options).await.unwrap().from, 4);
 }
 
 async fn wrong_rows_fail_at_their_producer(store: TestStore) {
@@ -114,6 +115,26 @@ async fn a_table_that_is_missing_says_what_to_do(store: TestStore) {
     assert!(check_version(&options).await.unwrap_err().to_string().contains("run \"outboxd migrate\""));
 }
 
+async fn a_table_of_version_2_goes_on_and_its_keys_may_be_limited(store: TestStore) {
+    let published = store.publish_keyed(&["a", "a", "a"]).await;
+    let before = store.claim_in_order(9, crate::keys::BLOCK).await;
+    for undo in [
+        "drop index outbox_held",
+        "alter table outbox_keys drop column turns",
+        "alter table outbox_keys drop column failures",
+        "alter table outbox_keys drop column cause",
+        "delete from outbox_versions where version = 3",
+    ] {
+        store.execute(undo).await.unwrap();
+    }
+
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 2, to: 3 });
+
+    store.settle_one(&before[0], outboxd_core::Transition::Delivered).await;
+    let claims = store.claim_in_order(9, outboxd_core::Order::Limited { per_key: 2 }).await;
+    assert_eq!(crate::backend::ids(&claims), published[1..]);
+}
+
 #[tokio::test]
 async fn the_printed_migrations_make_the_table() {
     let store = TestStore::postgres().await;
@@ -123,13 +144,13 @@ async fn the_printed_migrations_make_the_table() {
     let printed = print_migrations(&options, Printed::Transaction).unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.postgres_connection().await).await.unwrap();
 
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 2, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 3, to: 3 });
     let store = TestStore::sqlite().await;
     let table = outboxd_store::TableName::parse("printed").unwrap();
     let options = StoreOptions { table, ..store.options.clone() };
     let printed = print_migrations(&options, Printed::Transaction).unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(printed)).execute(&mut store.sqlite_connection().await).await.unwrap();
-    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 2, to: 2 });
+    assert_eq!(migrate(&options).await.unwrap(), Migrated { from: 3, to: 3 });
 }
 
 #[tokio::test]
@@ -142,14 +163,14 @@ async fn a_table_of_version_1_is_ordered_by_id_and_its_relays_may_use_what_is_ne
             "alter table outbox drop column seq;
              drop sequence outbox_seq;
              drop table outbox_keys;
-             delete from outbox_versions where version = 2;
+             delete from outbox_versions where version > 1;
              create role relay_of_version_1;
              grant select, insert, update, delete on outbox_control to relay_of_version_1",
         )
         .await
         .unwrap();
 
-    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 1, to: 2 });
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 1, to: 3 });
 
     let new = store.publish_one(keyed()).await;
     for id in [old[0], old[1], new] {
@@ -185,10 +206,16 @@ fn both_databases_have_the_same_statements() {
     for extra in ["forget_keys.sql", "choose_heads.sql", "let_go.sql", "hold.sql"] {
         assert!(sqlite.remove(extra));
     }
+    for extra in ["astray.sql", "free.sql", "limited_key.sql", "first_held.sql", "first_waiting.sql"] {
+        assert!(sqlite.remove(extra));
+    }
+    for extra in ["note_key.sql", "forget_key.sql", "hold_ids.sql"] {
+        assert!(sqlite.remove(extra));
+    }
 
     let mut postgres = names("src/postgres/sql");
     // SQLite's relays see the file change: they need not say that they sleep. Nor does it tell who holds a snapshot.
-    for extra in ["sleep.sql", "awake.sql", "oldest_snapshot.sql", "arrange.sql"] {
+    for extra in ["sleep.sql", "awake.sql", "oldest_snapshot.sql", "arrange.sql", "arrange_limited.sql"] {
         assert!(postgres.remove(extra));
     }
 

@@ -205,8 +205,14 @@ async fn history_keeps_the_last_twenty_attempts_and_stays_small(store: TestStore
             digest: Some("sha256:0123".into()),
         };
         let transition = Transition::Pending { after: Duration::ZERO, reason: Reason::Deadline, error: error.clone() };
-        let settlement =
-            Settlement { id, lease_id: claim.lease_id, transition, order: Order::None, rest: Duration::ZERO, record };
+        let settlement = Settlement {
+            id,
+            lease_id: claim.lease_id,
+            transition,
+            order: Order::None,
+            rest: Default::default(),
+            record,
+        };
         store.outbox.settle(&[settlement]).await.unwrap();
     }
 
@@ -241,7 +247,7 @@ async fn no_error_text_makes_a_settle_fail(store: TestStore) {
                 lease_id: claim.lease_id,
                 transition,
                 order: Order::None,
-                rest: Duration::ZERO,
+                rest: Default::default(),
                 record,
             }])
             .await

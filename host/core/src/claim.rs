@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{Message, MessageId, Order, Transition};
+use crate::{Message, MessageId, Order, Rest, Transition};
 
 /// The right to settle one attempt: 128 random bits, new at every claim, derived from nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +47,8 @@ pub struct Claim {
     pub expired: bool,
     /// As its lane said.
     pub order: Order,
+    /// How many calls of its key the target has failed in a row; 0 where keys are no unit of delivery.
+    pub key_failures: u32,
 }
 
 /// What renewing needs to know of a claim.
@@ -72,8 +74,8 @@ pub struct Settlement {
     pub transition: Transition,
     /// As the claim's lane said.
     pub order: Order,
-    /// How long its key rests, from now on, before the next message of it is claimed, this one too.
-    pub rest: Duration,
+    /// What the call tells its key.
+    pub rest: Rest,
     pub record: AttemptRecord,
 }
 

@@ -74,6 +74,7 @@ mod tests {
             lapsed: false,
             expired: false,
             order: crate::Order::None,
+            key_failures: 0,
         }
     }
 

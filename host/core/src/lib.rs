@@ -17,6 +17,8 @@ mod order;
 mod outcome;
 mod planted;
 mod policy;
+mod rate;
+mod rest;
 mod table;
 mod text;
 mod topic;
@@ -34,6 +36,8 @@ pub use outcome::{Blame, Outcome, Reason};
 #[cfg(feature = "planted-bugs")]
 pub use planted::planted_bug;
 pub use policy::RetryPolicy;
+pub use rate::{Bucket, Rate};
+pub use rest::{Called, KEY_FAILURES_MAX, Rest, RestCause, Target, rest};
 pub use table::{TableName, quoted};
 pub use text::{one_line, safe_text};
 pub use topic::TopicPattern;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{Reason, RetryPolicy, Transition};
+use crate::{Reason, Transition};
 
 /// How the messages of one topic and key follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub enum Order {
     None,
     /// One at a time in the whole fleet, in publish order. Messages without a key are in no order.
     ByKey { on_dead: OnDead },
+    /// In no order, but at most so many at a time in the whole fleet. Messages without a key are not counted.
+    Limited { per_key: u32 },
 }
 
 /// What a dead letter does to its key in an ordered topic.
@@ -23,27 +25,26 @@ pub enum OnDead {
 }
 
 impl Order {
-    /// How long the key rests before its next message, where a plugin asked for `asked`: never longer than the longest wait
-    /// between two tries, and not at all where keys are in no order.
-    pub fn rest(self, asked: Option<Duration>, policy: &RetryPolicy) -> Duration {
-        match self {
-            Order::None => Duration::ZERO,
-            Order::ByKey { .. } => asked.unwrap_or_default().min(policy.backoff.max),
-        }
+    /// The transition of a message whose key rests so long: while it keeps its turn, it waits itself. Without its turn it will be
+    /// held like any other of its key.
+    pub fn after_rest(self, transition: Transition, rest: Duration) -> Transition {
+        if self.frees_key(&transition) { transition } else { transition.after_rest(rest) }
     }
 
     /// Whether the next message of the key may go once this is written.
     ///
-    /// A message that waits for a retry keeps its key. One that expired frees it even where the dead block: its producer has
-    /// said beforehand that it may be missed. Without an order any end frees the key: it may be from before the order ended.
+    /// A message that waits for a retry keeps its key, where keys are in order. One that expired frees it even where the dead
+    /// block: its producer has said beforehand that it may be missed. Without an order any end frees the key: it may be from
+    /// before the order ended.
     pub fn frees_key(self, transition: &Transition) -> bool {
         let on_dead = match self {
-            Order::None => OnDead::Skip,
+            Order::None | Order::Limited { .. } => OnDead::Skip,
             Order::ByKey { on_dead } => on_dead,
         };
         match transition {
             Transition::Delivered => true,
-            Transition::Pending { .. } | Transition::Released { .. } => false,
+            Transition::Pending { .. } => matches!(self, Order::Limited { .. }),
+            Transition::Released { .. } => false,
             Transition::Dead { reason: Reason::Expired, .. } => true,
             Transition::Dead { .. } => on_dead == OnDead::Skip,
         }
@@ -80,13 +81,23 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_is_as_long_as_the_plugin_asks_and_the_policy_allows() {
-        let policy = RetryPolicy::default();
+    fn where_keys_are_limited_a_message_that_waits_for_a_retry_frees_its_turn_and_one_given_back_keeps_it() {
+        let limited = Order::Limited { per_key: 2 };
+        let (after, reason) = (Duration::ZERO, Reason::Retry);
+        let again = Transition::Pending { after, reason, error: "later".into() };
+        let released = Transition::Released { after, reason, error: "stop".into() };
 
-        assert_eq!(BLOCK.rest(Some(Duration::from_secs(30)), &policy), Duration::from_secs(30));
-        assert_eq!(BLOCK.rest(Some(Duration::MAX), &policy), policy.backoff.max);
-        assert_eq!(BLOCK.rest(None, &policy), Duration::ZERO);
-        assert_eq!(Order::None.rest(Some(Duration::MAX), &policy), Duration::ZERO);
+        assert!(limited.frees_key(&again) && !limited.frees_key(&released));
+        assert!(limited.frees_key(&Transition::Delivered) && limited.frees_key(&dead(Reason::Cancelled)));
+    }
+
+    #[test]
+    fn a_message_that_keeps_its_turn_waits_as_long_as_its_key_rests_and_one_that_loses_it_as_long_as_it_would() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(60));
+        let again = |after| Transition::Pending { after, reason: Reason::Retry, error: "later".into() };
+
+        assert_eq!(BLOCK.after_rest(again(short), long), again(long));
+        assert_eq!(Order::Limited { per_key: 1 }.after_rest(again(short), long), again(short));
     }
 
     #[test]

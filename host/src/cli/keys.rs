@@ -1,4 +1,4 @@
-//! `outboxd keys`: the keys of ordered topics, and letting one go on.
+//! `outboxd keys`: the keys of topics that are ordered or limited by key, and letting one go on.
 
 use anyhow::bail;
 use outboxd_store::{Changed, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary};

@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use metrics::{Histogram, counter, histogram};
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Reason, Settlement, Transition, one_line, planted};
+use outboxd_core::{
+    Claim, Held, Lane, LeaseId, LeaseStatus, Reason, RestCause, Settlement, Transition, one_line, planted,
+};
 use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -65,6 +67,10 @@ impl Metered {
             }
             let topic = self.topics.label(&claimed.topic);
             *settled.entry((topic.clone(), settlement.transition.result())).or_default() += 1;
+            if let Some(cause) = settlement.rest.cause.filter(|cause| *cause != RestCause::Rate) {
+                counter!("outboxd_key_rests_total", "topic" => topic.to_string(), "cause" => cause.as_str())
+                    .increment(1);
+            }
             if let Some((reason, error)) = settlement.transition.cause() {
                 let failure = Failure {
                     at_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
@@ -296,7 +302,7 @@ mod tests {
             lease_id: claim.lease_id,
             transition,
             order: Order::None,
-            rest: Duration::ZERO,
+            rest: Default::default(),
             record,
         }
     }
@@ -331,7 +337,7 @@ mod tests {
                 lease_id: claim.lease_id,
                 transition,
                 order: Order::None,
-                rest: Duration::ZERO,
+                rest: Default::default(),
                 record,
             };
             store.settle(&[settlement]).await.unwrap();

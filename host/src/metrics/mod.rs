@@ -53,6 +53,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!("outboxd_claimed_total", "Messages claimed");
     describe_counter!("outboxd_settled_total", "Attempts settled, by result: delivered, retry, dead, released");
     describe_counter!("outboxd_failures_total", "Attempts that did not deliver, by reason");
+    describe_counter!("outboxd_key_rests_total", "Pauses of a key, by cause: plugin, retry-after, failures");
     describe_counter!("outboxd_settles_fenced_total", "Results dropped because the lease was lost");
     describe_counter!("outboxd_settles_unknown_total", "Results whose fate the database did not tell");
     describe_counter!("outboxd_leases_lapsed_total", "Claims that took a message over from a lost lease");

@@ -181,6 +181,7 @@ impl Golden {
             lapses: 0,
             lapsed: false,
             order: Order::None,
+            key_failures: 0,
             expired: false,
         }
     }

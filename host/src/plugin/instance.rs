@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use outboxd_core::{Attempt, Claim, Outcome, planted};
+use outboxd_core::{Attempt, Claim, Outcome, Target, planted};
 use tokio_util::sync::CancellationToken;
 use wasmtime::Store;
 
@@ -25,6 +25,7 @@ pub(crate) struct Report {
     pub(crate) http_status: Option<u16>,
     pub(crate) response_excerpt: Option<String>,
     pub(crate) pause_key: Option<Duration>,
+    pub(crate) target: Target,
     pub(crate) cpu: Duration,
     /// The most memory it held. Bytes.
     pub(crate) memory: usize,
@@ -139,8 +140,8 @@ fn report(store: &Store<CallState>, ended: Ended, bounds: &CallBounds, version: 
     let mut verdict = judge(ended, &seen, &version.manifest.limits);
     state.egress.strike_out(&mut verdict.outcome);
     let memory = state.limiter.memory_high_water();
-    let pause_key = state.pause_key;
-    Report { verdict, http_status, response_excerpt, pause_key, cpu: bounds.cpu.spent(), memory }
+    let (pause_key, target) = (state.pause_key, state.egress.target());
+    Report { verdict, http_status, response_excerpt, pause_key, target, cpu: bounds.cpu.spent(), memory }
 }
 
 /// Dropping a store runs code of the host on what a guest has left: a panic there costs nothing but a log line.
@@ -203,6 +204,7 @@ mod tests {
             lapses: 0,
             lapsed: false,
             order: outboxd_core::Order::None,
+            key_failures: 0,
             expired: false,
         }
     }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use outboxd_core::{Backoff, OnDead, Order, RetryPolicy, TopicPattern};
+use outboxd_core::{Backoff, OnDead, Order, Rate, RetryPolicy, TopicPattern};
 
 use super::egress::{HostPattern, TcpPeer};
 use super::engine::MEMORY_BYTES_MAX;
@@ -33,6 +33,10 @@ pub struct Manifest {
     pub retry: RetryPolicy,
     /// How messages of one key follow each other.
     pub order: Order,
+    /// What lies at least between the beginnings of two calls of a key: `limits.per_key_rate`. Default: nothing.
+    pub spacing: Duration,
+    /// How many calls one relay begins, at most: `limits.rate`. Default: as many as it can.
+    pub rate: Option<Rate>,
     /// How many messages one instance serves. Default 1: a fresh instance for each.
     pub reuse: u32,
     /// How a new version takes over.
@@ -79,7 +83,9 @@ impl Manifest {
             concurrency: reader.section("limits").integer("concurrency", 1..=1000).map(|number| number as usize),
             limits: limits(&reader.section("limits"), ceiling),
             retry: retry(&reader.section("retry"), default_retry),
-            order: order(reader),
+            order: order(reader, &reader.section("limits")),
+            spacing: spacing(&reader.section("limits")),
+            rate: reader.section("limits").rate("rate").and_then(Rate::per_second),
             reuse: reader.section("instances").integer("reuse", 1..=1_000_000).map_or(1, |number| number as u32),
             rollout: rollout(&reader.section("rollout")),
             settings: reader.map("settings").unwrap_or_default(),
@@ -88,6 +94,9 @@ impl Manifest {
         Ok(manifest)
     }
 }
+
+/// A manifest allows no more calls of one key at once: they stand in its row.
+const PER_KEY_MAX: u64 = 100;
 
 /// A manifest names no more: each is compared with every other.
 const TOPICS_MAX: usize = 100;
@@ -114,16 +123,43 @@ fn topics(reader: &Reader, stem: &str) -> Vec<TopicPattern> {
     topics
 }
 
-fn order(reader: &Reader) -> Order {
+/// Two calls of a key begin no closer together: the tables count in milliseconds.
+const SPACING_MIN: Duration = Duration::from_millis(1);
+/// Nor further apart: a lease that is lost meanwhile must not be what decides.
+const SPACING_MAX: Duration = Duration::from_secs(3600);
+
+fn spacing(limits: &Reader) -> Duration {
+    let Some(rate) = limits.rate("per_key_rate") else { return Duration::ZERO };
+    let spacing = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
+    if !(SPACING_MIN..=SPACING_MAX).contains(&spacing) {
+        limits.error("per_key_rate", "must lie between 1/h and 1000/s");
+    }
+    spacing.clamp(SPACING_MIN, SPACING_MAX)
+}
+
+fn order(reader: &Reader, limits: &Reader) -> Order {
     let on_dead = reader.word("on_dead", &["block", "skip"]);
-    if !reader.bool("ordered").unwrap_or(false) {
+    let per_key = limits.integer("per_key", 1..=PER_KEY_MAX).map(|number| number as u32);
+    let ordered = reader.bool("ordered").unwrap_or(false);
+    let is_spaced = limits.has("per_key_rate");
+    if per_key.is_some() && ordered {
+        limits.error("per_key", "messages of one key of an ordered topic run one at a time; leave it out");
+    }
+    if per_key.is_some_and(|per_key| per_key > 1) && is_spaced {
+        limits.error("per_key", "calls of one key that per_key_rate spaces run one at a time; leave it out");
+    }
+    if !ordered {
         if on_dead.is_some() {
             reader.error(
                 "on_dead",
                 "says what a dead letter does to the order of its key; set ordered = true, or leave it out",
             );
         }
-        return Order::None;
+        return match per_key {
+            Some(per_key) => Order::Limited { per_key },
+            None if is_spaced => Order::Limited { per_key: 1 },
+            None => Order::None,
+        };
     }
     let on_dead = match on_dead {
         Some("skip") => OnDead::Skip,
@@ -293,6 +329,8 @@ mod tests {
             SIGN_ONLY = []
             [limits]
             concurrency = 16
+            rate = "100/s"
+            per_key_rate = "5/s"
             memory = "128MiB"
             cpu = "2s"
             deadline = "30s"
@@ -321,6 +359,8 @@ mod tests {
         .unwrap();
 
         assert_eq!(manifest.concurrency, Some(16));
+        assert_eq!(manifest.rate, Rate::per_second(100.0));
+        assert_eq!(manifest.spacing, Duration::from_millis(200));
         assert_eq!(manifest.limits.memory, 128 << 20);
         assert_eq!(manifest.retry.max_attempts, 20);
         assert_eq!(manifest.grants.secrets.len(), 2);
@@ -328,6 +368,35 @@ mod tests {
         assert_eq!(manifest.profile, Profile::Minimal);
         assert_eq!(manifest.order, Order::ByKey { on_dead: OnDead::Skip });
         assert_eq!(manifest.rollout, Rollout { canary: 0.1, calls: 50, faults: 0.2 });
+    }
+
+    #[test]
+    fn limits_by_key_are_read_and_what_contradicts_them_is_named() {
+        let limited =
+            |text: &str| parse(&format!("[limits]\n{text}\n")).map(|manifest| (manifest.order, manifest.spacing));
+        let milliseconds = Duration::from_millis;
+
+        assert_eq!(limited("per_key = 2"), Ok((Order::Limited { per_key: 2 }, Duration::ZERO)));
+        assert_eq!(limited("per_key_rate = \"5/s\""), Ok((Order::Limited { per_key: 1 }, milliseconds(200))));
+        let ordered = parse("ordered = true\n[limits]\nper_key_rate = \"30/m\"").unwrap();
+        assert_eq!((ordered.order, ordered.spacing), (Order::ByKey { on_dead: OnDead::Block }, milliseconds(2000)));
+
+        for (text, words) in [
+            (
+                "ordered = true\n[limits]\nper_key = 2",
+                "limits.per_key: messages of one key of an ordered topic run one at a time",
+            ),
+            (
+                "[limits]\nper_key = 2\nper_key_rate = \"5/s\"",
+                "limits.per_key: calls of one key that per_key_rate spaces",
+            ),
+            ("[limits]\nper_key = 0", "limits.per_key: 0"),
+            ("[limits]\nper_key_rate = \"5000/s\"", "between 1/h and 1000/s"),
+            ("[limits]\nper_key_rate = 5", "a rate such as"),
+        ] {
+            let errors = parse(text).unwrap_err();
+            assert!(errors.len() == 1 && errors[0].contains(words), "{text:?}: {errors:?}");
+        }
     }
 
     #[test]

@@ -195,6 +195,8 @@ impl Handlers for Registry {
             policy: plugin.policy.clone(),
             concurrency: plugin.concurrency,
             order: plugin.version.manifest.order,
+            spacing: plugin.version.manifest.spacing,
+            rate: plugin.version.manifest.rate,
             admission: plugin.version.admission(),
         })
     }
@@ -274,6 +276,7 @@ impl Guest {
                     http_status: report.http_status,
                     response_excerpt: report.response_excerpt,
                     pause_key: report.pause_key,
+                    target: report.target,
                 };
                 (handled, evidence)
             }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use toml::de::DeTable;
 
 use tree::{Entry, Lines, Node, Value, join};
-pub use units::{parse_duration, parse_size};
+pub use units::{parse_duration, parse_rate, parse_size};
 
 /// One mistake in a settings file. Shows itself as `outboxd.toml:12: unknown key "concurency"; did you mean "concurrency"?`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,19 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     humantime::parse_duration(text.trim()).ok()
 }
 
+/// So many a second: `"100/s"`, `"0.5/s"`, `"30/m"`, `"6/h"`.
+pub fn parse_rate(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once('/')?;
+    let seconds = match unit.trim() {
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    let rate = number.trim().parse::<f64>().ok()? / seconds;
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
 /// A size in bytes, with a unit: `B`, `KiB`, `MiB`, `GiB` (powers of 1024) or `KB`, `MB`, `GB` (powers of 1000).
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::tree::{Entry, Value};
-use super::{Reader, nearest, parse_duration, parse_size};
+use super::{Reader, nearest, parse_duration, parse_rate, parse_size};
 
 /// No time in a settings file is longer: clocks have ends.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
@@ -92,6 +92,14 @@ impl Reader {
             Some(duration) => self.bounded(key, duration).map(Some),
             None => Some(None),
         }
+    }
+
+    /// So many a second: `"100/s"`, `"30/m"`.
+    pub fn rate(&self, key: &str) -> Option<f64> {
+        self.read(key, r#"a rate such as "100/s", "0.5/s" or "30/m""#, |value| match value {
+            Value::Text(text) => parse_rate(text),
+            _ => None,
+        })
     }
 
     /// A size in bytes: `"64MiB"`, `"1 KiB"`, `"512B"`, `"10MB"`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboxd_core::{ERROR_BYTES_MAX, LeaseId, MessageId, Settlement, Transition, planted, safe_text};
+use outboxd_core::{ERROR_BYTES_MAX, LeaseId, MessageId, Rest, RestCause, Settlement, Transition, planted, safe_text};
 use serde::Serialize;
 
 use crate::row::milliseconds;
@@ -26,6 +26,9 @@ pub(crate) struct Change {
     /// The next message of its key may go.
     pub(crate) frees_key: bool,
     pub(crate) rest_ms: i64,
+    /// Why it rests.
+    pub(crate) cause: Option<&'static str>,
+    pub(crate) key_failures: Option<u32>,
 }
 
 /// What `history` gets; the statement adds `at_ms`.
@@ -56,6 +59,11 @@ impl Change {
             Transition::Dead { .. } => ("dead", Duration::ZERO),
         };
         let cause = transition.cause();
+        // What is given back keeps its turn, and waits by itself as long as its key would rest.
+        let rest = match transition {
+            Transition::Released { .. } => Rest::default(),
+            _ => settlement.rest.clone(),
+        };
         let record = &settlement.record;
         let short = |text: &str, bytes_max| planted!(28, text.to_owned(), safe_text(text, bytes_max));
         Change {
@@ -63,7 +71,9 @@ impl Change {
             lease_id: settlement.lease_id,
             state,
             frees_key: settlement.order.frees_key(transition),
-            rest_ms: milliseconds(settlement.rest),
+            rest_ms: milliseconds(rest.time),
+            cause: rest.cause.map(RestCause::as_str),
+            key_failures: rest.failures,
             after_ms: milliseconds(after),
             reason: cause.map(|(reason, _)| reason.as_str()),
             error: cause.map(|(_, error)| short(error, ERROR_BYTES_MAX)),
@@ -80,9 +90,14 @@ impl Change {
         }
     }
 
-    /// Whether it deletes its message, and its key need not rest.
+    /// Whether it deletes its message, and has its key told nothing but that.
     pub(crate) fn only_deletes(&self) -> bool {
-        self.state == "deleted" && self.rest_ms == 0
+        self.state == "deleted" && self.rest_ms == 0 && self.key_failures.unwrap_or(0) == 0
+    }
+
+    /// Whether its key is told something.
+    pub(crate) fn tells_key(&self) -> bool {
+        self.frees_key || self.rest_ms > 0 || self.key_failures.is_some()
     }
 
     /// What a settle takes, in the order of the ids. A release among them is a mistake of the caller's.

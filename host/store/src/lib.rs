@@ -11,6 +11,7 @@ mod connect;
 mod connections;
 mod doctor;
 mod error;
+mod limited;
 mod memory;
 mod migrate;
 mod options;

@@ -16,7 +16,7 @@ pub(crate) struct Migration {
 }
 
 /// The schema version this binary is made for.
-pub(crate) const VERSION: i64 = 2;
+pub(crate) const VERSION: i64 = 3;
 
 /// From which version to which a migration went; the same where nothing was to do. 0 is an empty database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

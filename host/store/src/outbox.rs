@@ -21,14 +21,15 @@ pub trait OutboxStore: Send + Sync {
     /// index probe a topic, not a row.
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError>;
 
-    /// Prepares a claim of the ordered among `lanes`; the others are none of its business. Of each key it chooses the message
-    /// whose turn it is, the first in publish order, and makes the others `held` that are due. Answers how many messages it
-    /// found a place for: where that is some, another look may find more.
+    /// Prepares a claim of those `lanes` in which keys are a unit of delivery; the others are none of its business. Of each
+    /// key it chooses the message whose turn it is, the first in publish order, or so many as the lane allows, and makes the
+    /// others `held` that are due. Answers how many messages it found a place for: where that is some, another look may find
+    /// more.
     async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError>;
 
     /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none, and none that would
-    /// have lost more than `lapses_max` leases by now. Of an ordered lane only what [`OutboxStore::arrange`] has chosen, and
-    /// messages without a key.
+    /// have lost more than `lapses_max` leases by now. Of a lane in which keys are a unit of delivery only what
+    /// [`OutboxStore::arrange`] has chosen, and messages without a key.
     ///
     /// Counts the attempt, and a lapse where the message was still `processing`. The lease ends `lease` after the
     /// database's now.
@@ -70,9 +71,35 @@ pub(crate) fn slots_max(lanes: &[&Lane]) -> i64 {
     i64::from(lanes.iter().map(|lane| lane.slots).max().unwrap_or(0))
 }
 
-/// Those in no order, and those in order by key.
-pub(crate) fn by_order(lanes: &[Lane]) -> (Vec<&Lane>, Vec<&Lane>) {
-    lanes.iter().filter(|lane| lane.slots > 0).partition(|lane| lane.order == Order::None)
+/// Lanes by how the messages of their keys follow each other: each kind has its own statement.
+#[derive(Default)]
+pub(crate) struct Kinds<'a> {
+    /// Keys are no unit of delivery.
+    pub(crate) plain: Vec<&'a Lane>,
+    pub(crate) ordered: Vec<&'a Lane>,
+    /// So many messages of a key at a time.
+    pub(crate) limited: Vec<&'a Lane>,
+}
+
+/// Those that have slots.
+pub(crate) fn kinds(lanes: &[Lane]) -> Kinds<'_> {
+    let mut kinds = Kinds::default();
+    for lane in lanes.iter().filter(|lane| lane.slots > 0) {
+        match lane.order {
+            Order::None => kinds.plain.push(lane),
+            Order::ByKey { .. } => kinds.ordered.push(lane),
+            Order::Limited { .. } => kinds.limited.push(lane),
+        }
+    }
+    kinds
+}
+
+/// How many messages of a key of that lane may be under way at once.
+pub(crate) fn per_key(lane: &Lane) -> i64 {
+    match lane.order {
+        Order::Limited { per_key } => i64::from(per_key.max(1)),
+        Order::None | Order::ByKey { .. } => 1,
+    }
 }
 
 /// What ended a wait.

@@ -48,6 +48,7 @@ const EDITS: &[Edit] = &[
     postgres(6, "claim", ") as due\n))", ") as due\n)"),
     postgres(13, "claim", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
     postgres(13, "claim_ordered", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
+    postgres(13, "claim_limited", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
     postgres(13, "renew", POSTGRES_LEASE_END, POSTGRES_LEASE_END_BY_THE_HOST),
     postgres(14, "settle", "lapses = 0,", ""),
     sqlite(14, "settle", "lapses = 0,", ""),

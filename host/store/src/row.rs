@@ -42,6 +42,9 @@ pub(crate) struct ClaimRow {
     lapses: i64,
     lapsed: bool,
     expired: bool,
+    /// Where the statement says so.
+    #[sqlx(default)]
+    key_failures: i64,
 }
 
 impl TryFrom<ClaimRow> for Claim {
@@ -65,6 +68,7 @@ impl TryFrom<ClaimRow> for Claim {
             lapses: count(row.lapses),
             lapsed: row.lapsed,
             order: Order::None,
+            key_failures: count(row.key_failures),
             expired: row.expired,
         })
     }
@@ -107,7 +111,7 @@ pub(crate) fn statuses(asked: impl Iterator<Item = Held>, rows: Vec<HeldRow>) ->
     Ok(asked.map(|asked| if found.contains(&asked) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
 }
 
-/// Whether the next message of an ordered key may be claimed now.
+/// Whether another message of a key may be claimed now.
 pub(crate) fn lets_go_on(settlements: &[Settlement]) -> bool {
     let frees = |one: &Settlement| one.order != Order::None && one.order.frees_key(&one.transition);
     settlements.iter().any(frees)

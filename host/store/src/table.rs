@@ -56,6 +56,7 @@ impl Names {
             ("dead_index", "dead"),
             ("waiting_index", "waiting"),
             ("free_index", "free"),
+            ("held_index", "held"),
         ] {
             values.push((part, index(&table.derived(suffix))));
         }

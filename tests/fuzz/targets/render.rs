@@ -75,7 +75,7 @@ async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
         digest: Some(text.into()),
     };
     let transition = Transition::Dead { reason: Reason::Trap, error: text.into() };
-    let settlement = Settlement { id, lease_id: *lease_id, transition, order, rest: Duration::ZERO, record };
+    let settlement = Settlement { id, lease_id: *lease_id, transition, order, rest: Default::default(), record };
     let settled = store.settle(&[settlement]).await.expect("the memory store answers");
     assert_eq!(settled, [LeaseStatus::Held]);
 }

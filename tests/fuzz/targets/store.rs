@@ -194,7 +194,7 @@ impl Run {
             lease_id: held.lease_id,
             transition,
             order: Order::None,
-            rest: Duration::ZERO,
+            rest: Default::default(),
             record,
         }];
         let settled = match is_release {

@@ -1,4 +1,4 @@
-//! The keys of ordered topics: which wait, why, since when, and letting one go on.
+//! The keys of topics that are ordered or limited by key: which wait, why, since when, and letting one go on.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -24,7 +24,7 @@ pub async fn show(
     let back = link("/keys", &[("topic", query.topic.as_deref()), ("state", query.state.as_deref())]);
     let body = html! {
         h1 { "Keys" }
-        p.hint { "Of ordered topics, those that wait longest first; " (LIMIT) " at most." }
+        p.hint { "Of topics that are ordered or limited by key, those that wait longest first; " (LIMIT) " at most." }
         (filter(&query))
         @if keys.is_empty() { p { "No key." } }
         ul.rows {
@@ -61,9 +61,9 @@ fn row(key: &KeySummary, back: &str) -> Markup {
                     @if let Some(due_in_ms) = key.due_in_ms { ", due in " (span(due_in_ms)) }
                     ", " (key.depth) " behind"
                 }
+                @if let Some(reason) = &key.reason { " " b { (text(reason, 100)) } }
                 @if let Some(head) = &key.head {
                     " " a href={ "/messages/" (head) } { "the message at its head" }
-                    @if let Some(reason) = &key.reason { " " b { (text(reason, 100)) } }
                     @if let Some(error) = &key.error { div.error { (text(error, 300)) } }
                 }
                 @if blocked || key.due_in_ms.is_some() {

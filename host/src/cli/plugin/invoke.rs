@@ -79,6 +79,7 @@ fn claim(args: &InvokeArgs, topic: String) -> Claim {
         lapses: 0,
         lapsed: false,
         order: Order::None,
+        key_failures: 0,
         expired: false,
     }
 }

@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue};
 use http::{Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::connect::capture_connection;
-use outboxd_core::Outcome;
+use outboxd_core::{Outcome, Target};
 use secrecy::ExposeSecret;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -20,6 +20,7 @@ use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
 use super::sender::{Egress, Noted, Transport};
+use super::target;
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -66,6 +67,7 @@ pub(crate) struct CallEgress {
     refusal: Arc<Mutex<Option<String>>>,
     failure: Arc<Mutex<Option<String>>>,
     last_response: Arc<LastResponse>,
+    target: Arc<Mutex<Target>>,
 }
 
 /// A request that may be sent.
@@ -89,6 +91,7 @@ impl CallEgress {
             refusal: Arc::default(),
             failure: Arc::default(),
             last_response: Arc::default(),
+            target: Arc::default(),
         }
     }
 
@@ -174,10 +177,13 @@ impl CallEgress {
         let Ticket { destination, request, under_way, noted } = ticket;
         let started = Instant::now();
         let method = request.method().clone();
+        // Until it answers: the call may end before.
+        *lock(&self.target) = Target::Failed;
         let sent = self.exchange(request.map(|()| body), waits).await.inspect_err(|error| self.note(error));
         match &sent {
             Ok(response) => {
                 let status = response.status().as_u16();
+                *lock(&self.target) = target::of(response.status(), response.headers(), SystemTime::now());
                 end(noted, response.status());
                 debug!(%method, %destination, status, ms = started.elapsed().as_millis() as u64, "{method} {destination} answered {status}");
             }
@@ -252,6 +258,7 @@ impl CallEgress {
 
     /// Remembers why a request failed: it belongs into the error text, whatever the guest makes of it.
     pub(crate) fn note(&self, error: &EgressError) {
+        target::note(&mut lock(&self.target), error);
         let place = if error.is_refusal() { &self.refusal } else { &self.failure };
         *lock(place) = Some(error.to_string());
     }
@@ -264,6 +271,11 @@ impl CallEgress {
     /// How the last request that failed on its way failed.
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
+    }
+
+    /// What the target of the last request made of it.
+    pub(crate) fn target(&self) -> Target {
+        *lock(&self.target)
     }
 
     /// Strikes the secrets that this call sent out of what it came to.

@@ -15,6 +15,7 @@ mod error;
 mod hooks;
 mod policy;
 mod sender;
+mod target;
 mod tcp;
 mod tls;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outboxd_core::{MessageId, Reason, State, planted};
 
+use super::keys::Told;
 use super::{MemoryStore, Row, is_live};
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
 use crate::row::milliseconds;
@@ -125,7 +126,7 @@ impl OutboxAdmin for MemoryStore {
             row.dead_at = Some(now);
         });
         for id in &discarded {
-            table.free_key(*id, 0);
+            table.tell_key(*id, &Told::FREES);
         }
         drop(table);
         self.signal.raise();

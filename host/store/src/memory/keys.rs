@@ -1,21 +1,44 @@
-//! Order by key: whose turn it is.
+//! Order by key and limits by key: whose turn it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use outboxd_core::{MessageId, State};
+use outboxd_core::{Lane, MessageId, State};
 
 use super::{Row, Table, is_live};
+use crate::limited::{Astray, LimitedKey};
+use crate::outbox::per_key;
 use crate::{KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary};
 
 /// A topic and a key of it.
 pub(super) type KeyName = (String, String);
 
-/// A key of an ordered topic that has messages.
+/// A key that has messages, of a topic where keys are a unit of delivery.
+#[derive(Default)]
 pub(super) struct Key {
-    /// The only message of the key that may be claimed.
-    pub(super) head: Option<MessageId>,
-    /// Since when there is none; in the future where the key rests.
+    /// The only message of an ordered key that may be claimed.
+    head: Option<MessageId>,
+    /// Where so many may be under way at once: those whose turn it is.
+    turns: Vec<MessageId>,
+    /// Since when there is no head; in the future where the key rests.
     free_at: i64,
+    /// How many calls its target has failed in a row.
+    failures: u32,
+    /// Why it rests, or rested last.
+    cause: Option<&'static str>,
+}
+
+/// What a message tells its key.
+pub(super) struct Told {
+    pub(super) frees: bool,
+    pub(super) rest_ms: i64,
+    pub(super) cause: Option<&'static str>,
+    /// How many calls its target has failed in a row, where that is known.
+    pub(super) failures: Option<u32>,
+}
+
+impl Told {
+    /// Its turn has ended, and that is all.
+    pub(super) const FREES: Told = Told { frees: true, rest_ms: 0, cause: None, failures: None };
 }
 
 impl Row {
@@ -25,6 +48,20 @@ impl Row {
 
     fn waits(&self) -> bool {
         matches!(self.state, State::Pending | State::Held)
+    }
+
+    /// It has to wait for its key. One that is being processed is under a lease that was lost.
+    fn hold(&mut self) {
+        self.lapses = self.lapses.saturating_add(u32::from(self.state == State::Processing));
+        self.lease_id = None;
+        self.state = State::Held;
+    }
+}
+
+impl Key {
+    fn as_limited(&self, now: i64) -> LimitedKey<MessageId> {
+        let rests = self.free_at > now;
+        LimitedKey { head: self.head, turns: self.turns.clone(), failures: self.failures, rests }
     }
 }
 
@@ -39,7 +76,7 @@ impl Table {
         }
         let names: BTreeSet<KeyName> = due.iter().filter_map(|id| self.rows[id].key_name()).collect();
         for name in &names {
-            self.keys.entry(name.clone()).or_insert(Key { head: None, free_at: now });
+            self.keys.entry(name.clone()).or_insert(Key { free_at: now, ..Key::default() });
         }
         for topic in topics {
             let mut free: Vec<(i64, KeyName)> = self.free_keys(now).filter(|(_, name)| name.0 == *topic).collect();
@@ -72,11 +109,7 @@ impl Table {
             if self.is_at_head(id) {
                 continue;
             }
-            let Some(row) = self.rows.get_mut(&id) else { continue };
-            // One that is being processed is under a lease that was lost, from before its topic was ordered.
-            row.lapses = row.lapses.saturating_add(u32::from(row.state == State::Processing));
-            row.lease_id = None;
-            row.state = State::Held;
+            self.rows.entry(id).and_modify(Row::hold);
             arranged += 1;
         }
         arranged
@@ -110,13 +143,94 @@ impl Table {
         self.keys.get(&name).is_some_and(|key| key.head == Some(id))
     }
 
-    /// Lets the next message of a key go at whose head this one is, when the key has rested.
-    pub(super) fn free_key(&mut self, id: MessageId, rest_ms: i64) {
-        let free_at = self.now() + rest_ms;
+    /// Writes what a message tells its key, where it is its turn.
+    pub(super) fn tell_key(&mut self, id: MessageId, told: &Told) {
+        let now = self.now();
         let Some(name) = self.rows.get(&id).and_then(Row::key_name) else { return };
-        if let Some(key) = self.keys.get_mut(&name).filter(|key| key.head == Some(id)) {
-            *key = Key { head: None, free_at };
+        let has_turn = |key: &&mut Key| key.head == Some(id) || key.turns.contains(&id);
+        let Some(key) = self.keys.get_mut(&name).filter(has_turn) else { return };
+        if told.frees {
+            key.head = None;
+            key.turns.retain(|other| *other != id);
         }
+        if told.frees || told.rest_ms > 0 {
+            key.free_at = key.free_at.max(now + told.rest_ms);
+        }
+        if told.rest_ms > 0 {
+            key.cause = told.cause;
+        }
+        key.failures = match told.failures {
+            None => key.failures,
+            Some(0) => 0,
+            Some(failures) => failures.max(key.failures),
+        };
+    }
+
+    /// How many calls of a message's key the target has failed in a row.
+    pub(super) fn key_failures(&self, id: MessageId) -> u32 {
+        let name = self.rows.get(&id).and_then(Row::key_name);
+        name.and_then(|name| self.keys.get(&name)).map_or(0, |key| key.failures)
+    }
+
+    /// As the databases' statements do it: of each topic `window` due messages are looked at, and `keys_max` free keys.
+    pub(super) fn arrange_limited(&mut self, lanes: &[&Lane], window: usize, keys_max: usize) -> u64 {
+        let now = self.now();
+        let mut asked: BTreeMap<KeyName, (usize, Vec<Astray<MessageId>>)> = BTreeMap::new();
+        for lane in lanes {
+            let most = per_key(lane) as usize;
+            for id in self.oldest_due(&lane.topic, now, window) {
+                let row = &self.rows[&id];
+                let Some(name) = row.key_name() else { continue };
+                let astray = Astray { id, place: row.seq as i64, waits: row.state == State::Pending };
+                self.keys.entry(name.clone()).or_insert(Key { free_at: now, ..Key::default() });
+                if !self.has_turn(id, now) {
+                    asked.entry(name).or_insert((most, Vec::new())).1.push(astray);
+                }
+            }
+            let mut free: Vec<(i64, KeyName)> = self.free_keys(now).filter(|(_, name)| name.0 == lane.topic).collect();
+            free.sort_unstable();
+            for (_, name) in free.into_iter().take(keys_max) {
+                asked.entry(name).or_insert((most, Vec::new()));
+            }
+        }
+
+        let mut arranged = 0;
+        for (name, (most, astray)) in asked {
+            let key = &self.keys[&name];
+            let key = key.as_limited(now);
+            let room = key.room(most);
+            let of_key = |row: &Row| row.topic == name.0 && row.key.as_deref() == Some(&name.1);
+            let mut held: Vec<(i64, MessageId)> = self
+                .rows
+                .iter()
+                .filter(|(_, row)| row.state == State::Held && of_key(row))
+                .map(|(id, row)| (row.seq as i64, *id))
+                .collect();
+            held.sort_unstable();
+            held.truncate(room);
+            let places = key.arrange(room, held, &astray);
+            let later = (room > 0 && places.turns.is_empty()).then(|| self.first_of(&name)).flatten();
+            if room > 0 && places.turns.is_empty() && later.is_none() && astray.is_empty() {
+                self.keys.remove(&name);
+                continue;
+            }
+            let head = key.head_of(&places, later);
+            arranged += (places.given.len() + places.behind.len()) as u64;
+            for id in places.given {
+                self.rows.entry(id).and_modify(|row| row.state = State::Pending);
+            }
+            for id in places.behind {
+                self.rows.entry(id).and_modify(Row::hold);
+            }
+            self.keys.entry(name).and_modify(|key| (key.head, key.turns) = (head, places.turns));
+        }
+        arranged
+    }
+
+    /// Whether a limited lane may claim it: it has no key, or its turn has come.
+    pub(super) fn has_turn(&self, id: MessageId, now: i64) -> bool {
+        let Some(name) = self.rows.get(&id).and_then(Row::key_name) else { return true };
+        self.keys.get(&name).is_some_and(|key| key.as_limited(now).may_start(&id))
     }
 
     /// Whether a dead message is in the way of its key.
@@ -129,7 +243,7 @@ impl Table {
         let name = (topic.to_owned(), key.to_owned());
         let blocked = self.keys.get(&name).is_some_and(|key| self.is_blocked(key));
         if blocked {
-            self.keys.insert(name, Key { head: None, free_at: now });
+            self.keys.entry(name).and_modify(|key| (key.head, key.free_at) = (None, now));
         }
         blocked
     }
@@ -143,13 +257,11 @@ impl Table {
     pub(super) fn resume_key(&mut self, topic: &str, key: &str) -> bool {
         let now = self.now();
         let Some(key) = self.keys.get_mut(&(topic.to_owned(), key.to_owned())) else { return false };
-        let Some(head) = key.head else {
-            let rested = key.free_at > now;
-            key.free_at = key.free_at.min(now);
-            return rested;
-        };
+        let rested = key.free_at > now;
+        key.free_at = key.free_at.min(now);
+        let head = key.head;
         let waiting = |row: &&mut Row| row.state == State::Pending && row.available_at > now;
-        let Some(row) = self.rows.get_mut(&head).filter(waiting) else { return false };
+        let Some(row) = head.and_then(|head| self.rows.get_mut(&head)).filter(waiting) else { return rested };
         row.available_at = now;
         true
     }
@@ -170,8 +282,9 @@ impl Table {
         let now = self.now();
         let row = key.head.and_then(|id| self.rows.get(&id));
         let later = row.filter(|row| row.waits() && row.available_at > now);
+        let rests = key.free_at > now && row.is_none_or(|row| row.state != State::Dead);
         let state = match (key.head, row) {
-            (None, _) if key.free_at > now => KeyState::Paused,
+            _ if rests => KeyState::Paused,
             (None, _) => KeyState::Ready,
             (_, Some(_)) if later.is_some() => KeyState::Waiting,
             (_, Some(row)) if row.waits() => KeyState::Ready,
@@ -191,11 +304,14 @@ impl Table {
                 (Some(_), Some(row)) => row.dead_at.unwrap_or(row.created_at),
                 _ => key.free_at.min(now),
             },
-            reason: row.and_then(|row| row.reason.clone()),
+            reason: match rests {
+                true => key.cause.map(str::to_owned),
+                false => row.and_then(|row| row.reason.clone()),
+            },
             error: row.and_then(|row| row.last_error.clone()),
-            due_in_ms: match key.head {
-                None => u64::try_from(key.free_at - now).ok().filter(|ms| *ms > 0),
-                Some(_) => later.map(|row| (row.available_at - now) as u64),
+            due_in_ms: match rests {
+                true => Some((key.free_at - now) as u64),
+                false => later.map(|row| (row.available_at - now) as u64),
             },
             depth: (behind.count() as u64).min(KEY_DEPTH_MAX),
         }

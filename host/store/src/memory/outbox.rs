@@ -7,9 +7,10 @@ use outboxd_core::{
     Reason, Settlement, State, planted,
 };
 
+use super::keys::Told;
 use super::{MemoryStore, Row};
 use crate::change::Change;
-use crate::outbox::{by_order, keys_max, window};
+use crate::outbox::{Kinds, keys_max, kinds, window};
 use crate::row::{lets_go_on, milliseconds};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -35,9 +36,11 @@ impl OutboxStore for MemoryStore {
     }
 
     async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
-        let (_, ordered) = by_order(lanes);
+        let Kinds { ordered, limited, .. } = kinds(lanes);
         let topics: Vec<&str> = ordered.iter().map(|lane| lane.topic.as_str()).collect();
-        Ok(self.table().arrange(&topics, window(&ordered) as usize, keys_max(&ordered) as usize))
+        let mut table = self.table();
+        let arranged = table.arrange(&topics, window(&ordered) as usize, keys_max(&ordered) as usize);
+        Ok(arranged + table.arrange_limited(&limited, window(&limited) as usize, keys_max(&limited) as usize))
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
@@ -49,13 +52,18 @@ impl OutboxStore for MemoryStore {
                 .rows
                 .iter()
                 .filter(|(_, row)| row.topic == lane.topic && table.due(row, now))
-                .filter(|(id, _)| lane.order == Order::None || table.is_at_head(**id))
+                .filter(|(id, _)| match lane.order {
+                    Order::None => true,
+                    Order::ByKey { .. } => table.is_at_head(**id),
+                    Order::Limited { .. } => table.has_turn(**id, now),
+                })
                 .filter(|(_, row)| row.lapses.saturating_add(u32::from(row.state == State::Processing)) <= lapses_max)
                 .map(|(id, row)| (row.available_at, *id))
                 .collect();
             due.sort_unstable();
             for (_, id) in due.into_iter().take(lane.slots as usize) {
                 let lease_id = table.next_lease();
+                let key_failures = if lane.order == Order::None { 0 } else { table.key_failures(id) };
                 let Some(row) = table.rows.get_mut(&id) else { continue };
                 row.attempts = row.attempts.saturating_add(1);
                 let lapsed = row.state == State::Processing;
@@ -67,7 +75,8 @@ impl OutboxStore for MemoryStore {
                 row.state = State::Processing;
                 row.available_at = now + milliseconds(lease);
                 row.lease_id = Some(lease_id);
-                claims.push(Claim { lapsed, order: lane.order, ..claimed(id, row, now, self.payload_max) });
+                let claim = claimed(id, row, now, self.payload_max);
+                claims.push(Claim { lapsed, order: lane.order, key_failures, ..claim });
             }
         }
         claims.sort_by_key(|claim| claim.message.id);
@@ -120,8 +129,9 @@ impl MemoryStore {
                 continue;
             }
             held.push((change.id, change.lease_id));
-            if change.frees_key {
-                table.free_key(change.id, change.rest_ms);
+            if change.tells_key() {
+                let Change { frees_key: frees, rest_ms, cause, key_failures: failures, .. } = change;
+                table.tell_key(change.id, &Told { frees, rest_ms, cause, failures });
             }
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
@@ -170,6 +180,7 @@ fn claimed(id: MessageId, row: &Row, now: i64, payload_max: u64) -> Claim {
         lapses: row.lapses,
         lapsed: false,
         order: Order::None,
+        key_failures: 0,
         expired: row.expires_at.is_some_and(|expires_at| expires_at <= now),
     }
 }

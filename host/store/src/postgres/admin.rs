@@ -176,7 +176,7 @@ impl OutboxAdmin for Postgres {
             .people
             .run(move |connection| {
                 let query = sqlx::query_scalar(sql).persistent(prepared).bind(topic).bind(i64::from(limit));
-                Box::pin(query.bind(i64::from(limit)).fetch_one(connection))
+                Box::pin(query.fetch_one(connection))
             })
             .await?;
         Ok(changed.max(0) as u64)

@@ -14,6 +14,7 @@ use crate::{StoreError, StoreOptions};
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/postgres/0001_outbox.sql") },
     Migration { version: 2, works_with: 1, text: include_str!("../../../../migrations/postgres/0002_keys.sql") },
+    Migration { version: 3, works_with: 1, text: include_str!("../../../../migrations/postgres/0003_key_limits.sql") },
 ];
 
 pub(crate) async fn migrate(options: &StoreOptions) -> Result<Migrated, StoreError> {

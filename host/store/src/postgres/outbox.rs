@@ -1,13 +1,14 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement, planted};
+use outboxd_core::{Claim, Held, KEY_FAILURES_MAX, Lane, LeaseStatus, Order, Settlement, planted};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
 use crate::change::Change;
-use crate::outbox::{by_order, keys_max, window};
+use crate::outbox::{Kinds, keys_max, kinds, per_key, window};
 use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -24,17 +25,19 @@ impl OutboxStore for Postgres {
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
-        let (plain, ordered) = by_order(lanes);
+        let Kinds { plain, ordered, limited } = kinds(lanes);
         let mut rows = Vec::new();
-        if !plain.is_empty() {
-            rows = self.claim_lanes(&plain, lease, lapses_max, None).await?;
-        }
-        if !ordered.is_empty() {
-            // What the first statement has leased must come back, whatever becomes of the second.
-            match self.claim_lanes(&ordered, lease, lapses_max, Some(window(&ordered))).await {
+        for (lanes, sql) in
+            [(plain, &self.sql.claim), (ordered, &self.sql.claim_ordered), (limited, &self.sql.claim_limited)]
+        {
+            if lanes.is_empty() {
+                continue;
+            }
+            // What a statement before has leased must come back, whatever becomes of this one.
+            match self.claim_lanes(&lanes, sql, lease, lapses_max).await {
                 Ok(more) => rows.extend(more),
                 Err(error) if rows.is_empty() => return Err(error),
-                Err(_) => {}
+                Err(_) => break,
             }
         }
         if let Some(listener) = self.listener.as_ref().filter(|_| !rows.is_empty()) {
@@ -44,24 +47,16 @@ impl OutboxStore for Postgres {
     }
 
     async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
-        let (_, ordered) = by_order(lanes);
-        if ordered.is_empty() {
-            return Ok(0);
+        let Kinds { ordered, limited, .. } = kinds(lanes);
+        let mut arranged = 0;
+        if !ordered.is_empty() {
+            arranged += self.arrange_lanes(&ordered, &self.sql.arrange, None).await?;
         }
-        let topics: Vec<String> = ordered.iter().map(|lane| lane.topic.clone()).collect();
-        let (window, keys) = (window(&ordered), keys_max(&ordered));
-        let (unknown, arranged) = self.arrange_once(topics.clone(), window, keys).await?;
-        if unknown == 0 {
-            return Ok(arranged);
+        if !limited.is_empty() {
+            let per_key = limited.iter().map(|lane| per_key(lane)).collect();
+            arranged += self.arrange_lanes(&limited, &self.sql.arrange_limited, Some(per_key)).await?;
         }
-        let (sql, prepared, asked) = (AssertSqlSafe(self.sql.add_keys.clone()), self.prepared, topics.clone());
-        self.claims
-            .run(move |connection| {
-                Box::pin(sqlx::query(sql).persistent(prepared).bind(asked).bind(window).execute(connection))
-            })
-            .await?;
-        // Only a statement that begins now sees the keys.
-        Ok(arranged + self.arrange_once(topics, window, keys).await?.1)
+        Ok(arranged)
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
@@ -126,19 +121,19 @@ impl OutboxStore for Postgres {
 }
 
 impl Postgres {
-    /// Claims of lanes that are all in no order, or all ordered: then `window` says how many due messages of each to look at.
+    /// Claims of lanes of one kind by its statement.
     async fn claim_lanes(
         &self,
         lanes: &[&Lane],
+        sql: &Arc<str>,
         lease: Duration,
         lapses_max: u32,
-        window: Option<i64>,
     ) -> Result<Vec<ClaimRow>, StoreError> {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
-        let sql = if window.is_some() { &self.sql.claim_ordered } else { &self.sql.claim };
+        let order = lanes.first().map(|lane| lane.order).unwrap_or_default();
         let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), lease_ms(lease), self.payload_max);
-        let prepared = self.prepared;
+        let (prepared, window) = (self.prepared, window(lanes));
         self.claims
             .run(move |connection| {
                 let query = sqlx::query_as(sql)
@@ -148,19 +143,58 @@ impl Postgres {
                     .bind(lease_ms)
                     .bind(payload_max)
                     .bind(i64::from(lapses_max));
-                let query = if let Some(window) = window { query.bind(window) } else { query };
+                let query = match order {
+                    Order::None => query,
+                    Order::ByKey { .. } => query.bind(window),
+                    Order::Limited { .. } => query.bind(window).bind(i64::from(KEY_FAILURES_MAX)),
+                };
                 Box::pin(query.fetch_all(connection))
             })
             .await
     }
 
+    /// Finds places in lanes of one kind by its statement.
+    async fn arrange_lanes(
+        &self,
+        lanes: &[&Lane],
+        sql: &Arc<str>,
+        per_key: Option<Vec<i64>>,
+    ) -> Result<u64, StoreError> {
+        let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
+        let (window, keys) = (window(lanes), keys_max(lanes));
+        let once = || self.arrange_once(sql, topics.clone(), per_key.clone(), window, keys);
+        let (unknown, arranged) = once().await?;
+        if unknown == 0 {
+            return Ok(arranged);
+        }
+        let (add_keys, prepared, asked) = (AssertSqlSafe(self.sql.add_keys.clone()), self.prepared, topics.clone());
+        self.claims
+            .run(move |connection| {
+                Box::pin(sqlx::query(add_keys).persistent(prepared).bind(asked).bind(window).execute(connection))
+            })
+            .await?;
+        // Only a statement that begins now sees the keys.
+        Ok(arranged + once().await?.1)
+    }
+
     /// How many due messages have a key that is not there yet, and how many messages found their place.
-    async fn arrange_once(&self, topics: Vec<String>, window: i64, keys: i64) -> Result<(i64, u64), StoreError> {
-        let (sql, prepared) = (AssertSqlSafe(self.sql.arrange.clone()), self.prepared);
+    async fn arrange_once(
+        &self,
+        sql: &Arc<str>,
+        topics: Vec<String>,
+        per_key: Option<Vec<i64>>,
+        window: i64,
+        keys: i64,
+    ) -> Result<(i64, u64), StoreError> {
+        let (sql, prepared) = (AssertSqlSafe(sql.clone()), self.prepared);
         let (unknown, arranged): (i64, i64) = self
             .claims
             .run(move |connection| {
-                let query = sqlx::query_as(sql).persistent(prepared).bind(topics).bind(window).bind(keys);
+                let query = sqlx::query_as(sql).persistent(prepared).bind(topics);
+                let query = match per_key {
+                    None => query.bind(window).bind(keys),
+                    Some(per_key) => query.bind(per_key).bind(window).bind(keys).bind(i64::from(KEY_FAILURES_MAX)),
+                };
                 Box::pin(query.fetch_one(connection))
             })
             .await?;
@@ -180,7 +214,8 @@ impl Postgres {
                     .bind(changes.states);
                 let query =
                     query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
-                Box::pin(query.bind(changes.frees_key).bind(changes.rest_ms).fetch_all(connection))
+                let query = query.bind(changes.frees_key).bind(changes.rest_ms);
+                Box::pin(query.bind(changes.causes).bind(changes.key_failures).fetch_all(connection))
             })
             .await
     }
@@ -215,6 +250,8 @@ struct Columns {
     entries: Vec<String>,
     frees_key: Vec<bool>,
     rest_ms: Vec<i64>,
+    causes: Vec<Option<&'static str>>,
+    key_failures: Vec<Option<i64>>,
 }
 
 impl From<Vec<Change>> for Columns {
@@ -230,6 +267,8 @@ impl From<Vec<Change>> for Columns {
             columns.entries.push(change.entry.text());
             columns.frees_key.push(change.frees_key);
             columns.rest_ms.push(change.rest_ms);
+            columns.causes.push(change.cause);
+            columns.key_failures.push(change.key_failures.map(i64::from));
         }
         columns
     }

@@ -88,7 +88,7 @@ impl OutboxAdmin for Sqlite {
                     }
                 };
                 let discarded: Vec<String> = query.bind(limit).fetch_all(&mut *transaction).await?;
-                let ended = discarded.iter().map(|id| serde_json::json!({ "id": id, "rest_ms": 0 }));
+                let ended = discarded.iter().map(|id| serde_json::json!({ "id": id, "frees": true, "rest_ms": 0 }));
                 let ended = serde_json::json!(ended.collect::<Vec<_>>()).to_string();
                 sqlx::query(free_keys).bind(ended).execute(&mut *transaction).await?;
                 transaction.commit().await?;
@@ -176,7 +176,8 @@ impl OutboxAdmin for Sqlite {
                 let mut changed = freed.rows_affected();
                 // Only once all of them were found.
                 if changed < limit as u64 {
-                    changed += sqlx::query(keys).bind(&topic).execute(&mut *transaction).await?.rows_affected();
+                    changed +=
+                        sqlx::query(keys).bind(&topic).bind(limit).execute(&mut *transaction).await?.rows_affected();
                 }
                 transaction.commit().await?;
                 Ok(changed)

@@ -14,6 +14,7 @@ use crate::{StoreError, StoreOptions};
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, works_with: 1, text: include_str!("../../../../migrations/sqlite/0001_outbox.sql") },
     Migration { version: 2, works_with: 1, text: include_str!("../../../../migrations/sqlite/0002_keys.sql") },
+    Migration { version: 3, works_with: 1, text: include_str!("../../../../migrations/sqlite/0003_key_limits.sql") },
 ];
 
 /// Before it, two connections that reset the WAL at once could lose a commit.

@@ -3,13 +3,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outboxd_core::{Claim, Held, Lane, LeaseId, LeaseStatus, Settlement};
+use outboxd_core::{Claim, Held, KEY_FAILURES_MAX, Lane, LeaseId, LeaseStatus, Order, Settlement};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
 use crate::change::Change;
-use crate::outbox::{by_order, keys_max, slots_max, window};
+use crate::outbox::{Kinds, keys_max, kinds, slots_max, window};
 use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -23,54 +23,34 @@ impl OutboxStore for Sqlite {
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {
-        let (plain, ordered) = by_order(lanes);
+        let Kinds { plain, ordered, limited } = kinds(lanes);
         let mut rows = Vec::new();
-        if !plain.is_empty() {
-            rows = self.claim_lanes(&plain, lease, lapses_max, None).await?;
-        }
-        if !ordered.is_empty() {
-            // What the first statement has leased must come back, whatever becomes of the second.
-            match self.claim_lanes(&ordered, lease, lapses_max, Some(window(&ordered))).await {
+        for (lanes, sql) in
+            [(plain, &self.sql.claim), (ordered, &self.sql.claim_ordered), (limited, &self.sql.claim_limited)]
+        {
+            if lanes.is_empty() {
+                continue;
+            }
+            // What a statement before has leased must come back, whatever becomes of this one.
+            match self.claim_lanes(&lanes, sql, lease, lapses_max).await {
                 Ok(more) => rows.extend(more),
                 Err(error) if rows.is_empty() => return Err(error),
-                Err(_) => {}
+                Err(_) => break,
             }
         }
         claims(rows, lanes)
     }
 
     async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
-        let (_, ordered) = by_order(lanes);
-        if ordered.is_empty() {
-            return Ok(0);
+        let Kinds { ordered, limited, .. } = kinds(lanes);
+        let mut arranged = 0;
+        if !ordered.is_empty() {
+            arranged += self.arrange_ordered(&ordered).await?;
         }
-        let topics = json!(ordered.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
-        let (window, keys) = (window(&ordered), keys_max(&ordered));
-        let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
-        let (add_keys, forget_keys, choose_heads, let_go, hold) = (
-            sql(&self.sql.add_keys),
-            sql(&self.sql.forget_keys),
-            sql(&self.sql.choose_heads),
-            sql(&self.sql.let_go),
-            sql(&self.sql.hold),
-        );
-        self.write(move |connection| {
-            Box::pin(async move {
-                let mut transaction = connection.begin_with("begin immediate").await?;
-                let topics = topics.as_str();
-                // Before keys are added: the message of a new one may be under a lost lease, and does not wait before it is held.
-                sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
-                sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
-                let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
-                let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
-                let heads: Vec<String> = heads.into_iter().flatten().collect();
-                sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
-                let held = sqlx::query(hold).bind(topics).bind(window).execute(&mut *transaction).await?;
-                transaction.commit().await?;
-                Ok(heads.len() as u64 + held.rows_affected())
-            })
-        })
-        .await
+        if !limited.is_empty() {
+            arranged += self.arrange_limited(&limited).await?;
+        }
+        Ok(arranged)
     }
 
     async fn renew(&self, held: &[Held], lease: Duration) -> Result<Vec<LeaseStatus>, StoreError> {
@@ -115,18 +95,18 @@ impl OutboxStore for Sqlite {
 }
 
 impl Sqlite {
-    /// Claims of lanes that are all in no order, or all ordered: then `window` says how many due messages of each to look at.
+    /// Claims of lanes of one kind by its statement.
     async fn claim_lanes(
         &self,
         lanes: &[&Lane],
+        sql: &Arc<str>,
         lease: Duration,
         lapses_max: u32,
-        window: Option<i64>,
     ) -> Result<Vec<ClaimRow>, StoreError> {
-        let slots_max = slots_max(lanes);
+        let (slots_max, window) = (slots_max(lanes), window(lanes));
+        let order = lanes.first().map(|lane| lane.order).unwrap_or_default();
         let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
         let lanes = json!(lanes).to_string();
-        let sql = if window.is_some() { &self.sql.claim_ordered } else { &self.sql.claim };
         let (sql, lease_ms, payload_max) = (AssertSqlSafe(sql.clone()), milliseconds(lease), self.payload_max);
         self.write(move |connection| {
             let query = sqlx::query_as(sql)
@@ -135,13 +115,48 @@ impl Sqlite {
                 .bind(lease_ms)
                 .bind(payload_max)
                 .bind(i64::from(lapses_max));
-            let query = if let Some(window) = window { query.bind(window) } else { query };
+            let query = match order {
+                Order::None => query,
+                Order::ByKey { .. } => query.bind(window),
+                Order::Limited { .. } => query.bind(window).bind(i64::from(KEY_FAILURES_MAX)),
+            };
             Box::pin(query.fetch_all(connection))
         })
         .await
     }
 
-    /// Deletes all of them, or none and answers so: where a lease is not held, or a message is the head of its key. Says nothing
+    /// Finds places in ordered lanes.
+    async fn arrange_ordered(&self, lanes: &[&Lane]) -> Result<u64, StoreError> {
+        let topics = json!(lanes.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
+        let (window, keys) = (window(&lanes), keys_max(&lanes));
+        let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
+        let (add_keys, forget_keys, choose_heads, let_go, hold) = (
+            sql(&self.sql.add_keys),
+            sql(&self.sql.forget_keys),
+            sql(&self.sql.choose_heads),
+            sql(&self.sql.let_go),
+            sql(&self.sql.hold),
+        );
+        self.write(move |connection| {
+            Box::pin(async move {
+                let mut transaction = connection.begin_with("begin immediate").await?;
+                let topics = topics.as_str();
+                // Before keys are added: the message of a new one may be under a lost lease, and does not wait before it is held.
+                sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
+                sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
+                let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
+                let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
+                let heads: Vec<String> = heads.into_iter().flatten().collect();
+                sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
+                let held = sqlx::query(hold).bind(topics).bind(window).execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                Ok(heads.len() as u64 + held.rows_affected())
+            })
+        })
+        .await
+    }
+
+    /// Deletes all of them, or none and answers so: where a lease is not held, or a key has to be told. Says nothing
     /// of single messages: for hundreds, that costs more than to delete them.
     async fn delete_all(&self, changes: &[Change]) -> Result<bool, StoreError> {
         let leases: serde_json::Map<String, serde_json::Value> =
@@ -164,10 +179,20 @@ impl Sqlite {
 
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
     async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
-        let freeing: HashMap<String, i64> = changes
+        let told: HashMap<String, serde_json::Value> = changes
             .iter()
-            .filter(|change| change.frees_key)
-            .map(|change| (change.id.to_string(), change.rest_ms))
+            .filter(|change| change.tells_key())
+            .map(|change| {
+                let id = change.id.to_string();
+                let told = json!({
+                    "id": id,
+                    "frees": change.frees_key,
+                    "rest_ms": change.rest_ms,
+                    "cause": change.cause,
+                    "failures": change.key_failures,
+                });
+                (id, told)
+            })
             .collect();
         let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
         let free_keys = AssertSqlSafe(self.sql.free_keys.clone());
@@ -176,14 +201,10 @@ impl Sqlite {
                 let mut transaction = connection.begin_with("begin immediate").await?;
                 let rows: Vec<HeldRow> =
                     sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
-                let ended: Vec<_> = rows
-                    .iter()
-                    .filter_map(HeldRow::id_of_keyed)
-                    .filter_map(|id| Some(json!({ "id": id, "rest_ms": freeing.get(id)? })))
-                    .collect();
-                if !ended.is_empty() {
+                let told: Vec<_> = rows.iter().filter_map(HeldRow::id_of_keyed).filter_map(|id| told.get(id)).collect();
+                if !told.is_empty() {
                     // Before any of them is deleted.
-                    sqlx::query(free_keys).bind(json!(ended).to_string()).execute(&mut *transaction).await?;
+                    sqlx::query(free_keys).bind(json!(told).to_string()).execute(&mut *transaction).await?;
                 }
                 for statement in statements {
                     sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;

@@ -65,5 +65,6 @@ returning
     m.lease_id::text as lease_id,
     m.attempts::bigint as attempts,
     m.lapses::bigint as lapses,
+    coalesce((select k.failures from {keys} as k where k.topic = m.topic and k.key = m.key), 0)::bigint as key_failures,
     m.reason is not distinct from 'lapsed' as lapsed,
     coalesce(m.expires_at <= now(), false) as expired

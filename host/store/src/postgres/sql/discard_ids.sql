@@ -19,15 +19,22 @@ with discarded as (
         and m.state in ('pending', 'processing', 'held')
     returning m.id, m.topic, m.key
 ),
+of_key as (
+    select d.topic, d.key, array_agg(d.id) as ids
+    from discarded as d
+    where d.key is not null
+    group by d.topic, d.key
+),
 freed as (
     update {keys} as k
     set head = null,
-        free_at = now()
-    from discarded as d
-    where k.topic = any (array(select discarded.topic from discarded))
-        and k.key = any (array(select discarded.key from discarded))
-        and k.topic = d.topic
-        and k.key = d.key
-        and k.head = d.id
+        turns = array(select t.id from unnest(k.turns) as t (id) where t.id <> all (o.ids)),
+        free_at = greatest(k.free_at, now())
+    from of_key as o
+    where k.topic = any (array(select of_key.topic from of_key))
+        and k.key = any (array(select of_key.key from of_key))
+        and k.topic = o.topic
+        and k.key = o.key
+        and (k.head = any (o.ids) or k.turns && o.ids)
 )
 select id from discarded

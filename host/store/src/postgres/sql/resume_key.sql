@@ -5,7 +5,6 @@ with rested as (
     set free_at = now()
     where k.topic = $1
         and k.key = $2
-        and k.head is null
         and k.free_at > now()
     returning k.key
 ),

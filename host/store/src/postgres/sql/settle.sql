@@ -1,10 +1,14 @@
 -- Writes what became of messages whose lease is still held and returns them: $1 ids, $2 lease ids, $3 states (or
 -- 'deleted'), $4 milliseconds until due again, $5 reasons, $6 errors, $7 entries of the history, $8 which of them free their key,
--- $9 milliseconds that their keys rest.
+-- $9 milliseconds that their keys rest, $10 why, $11 how many calls of the key its target has failed in a row (null: as many as
+-- before).
+-- One statement may settle several messages of one key: their parts are added up first, since an update changes a row once.
 with settled as (
     select *
-    from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::boolean[], $9::bigint[])
-        as s (id, lease_id, state, after_ms, reason, error, entry, frees, rest_ms)
+    from unnest(
+        $1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::boolean[], $9::bigint[],
+        $10::text[], $11::bigint[]
+    ) as s (id, lease_id, state, after_ms, reason, error, entry, frees, rest_ms, cause, failures)
 ),
 deleted as (
     delete from {table} as m
@@ -14,7 +18,7 @@ deleted as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning s.id, s.lease_id, s.frees, s.rest_ms, m.topic, m.key
+    returning s.id, s.lease_id, s.frees, s.rest_ms, s.cause, s.failures, m.topic, m.key
 ),
 updated as (
     update {table} as m
@@ -34,23 +38,47 @@ updated as (
         and m.id = s.id
         and m.lease_id = s.lease_id
         and m.state = 'processing'
-    returning s.id, s.lease_id, s.frees, s.rest_ms, m.topic, m.key
+    returning s.id, s.lease_id, s.frees, s.rest_ms, s.cause, s.failures, m.topic, m.key
 ),
-ended as (
-    select id, topic, key, rest_ms from deleted where frees and key is not null
+told as (
+    select * from deleted
     union all
-    select id, topic, key, rest_ms from updated where frees and key is not null
+    select * from updated
 ),
-freed as (
+of_key as (
+    select
+        t.topic,
+        t.key,
+        array_agg(t.id) as ids,
+        coalesce(array_agg(t.id) filter (where t.frees), '{}') as ended,
+        max(t.rest_ms) as rest_ms,
+        (array_agg(t.cause order by t.rest_ms desc))[1] as cause,
+        case when min(t.failures) = 0 then 0 else max(t.failures) end as failures
+    from told as t
+    where t.key is not null
+        and (t.frees or t.rest_ms > 0 or t.failures is not null)
+    group by t.topic, t.key
+),
+noted as (
     update {keys} as k
-    set head = null,
-        free_at = now() + ended.rest_ms * interval '1 millisecond'
-    from ended
-    where k.topic = any (array(select ended.topic from ended))
-        and k.key = any (array(select ended.key from ended))
-        and k.topic = ended.topic
-        and k.key = ended.key
-        and k.head = ended.id
+    set head = case when k.head = any (o.ended) or k.turns && o.ended then null else k.head end,
+        turns = case
+            when k.turns && o.ended then array(select t.id from unnest(k.turns) as t (id) where t.id <> all (o.ended))
+            else k.turns
+        end,
+        free_at = case
+            when o.rest_ms > 0 or k.head = any (o.ended) or k.turns && o.ended
+                then greatest(k.free_at, now() + o.rest_ms * interval '1 millisecond')
+            else k.free_at
+        end,
+        cause = case when o.rest_ms > 0 then o.cause else k.cause end,
+        failures = case when o.failures > 0 then greatest(k.failures, o.failures) else coalesce(o.failures, k.failures) end
+    from of_key as o
+    where k.topic = any (array(select of_key.topic from of_key))
+        and k.key = any (array(select of_key.key from of_key))
+        and k.topic = o.topic
+        and k.key = o.key
+        and (k.head = any (o.ids) or k.turns && o.ids)
 )
 select id::text as id, lease_id::text as lease_id from deleted
 union all

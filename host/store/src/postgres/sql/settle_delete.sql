@@ -9,15 +9,26 @@ with deleted as (
         and m.state = 'processing'
     returning s.id, s.lease_id, m.topic, m.key
 ),
+of_key as (
+    select d.topic, d.key, array_agg(d.id) as ids
+    from deleted as d
+    where d.key is not null
+    group by d.topic, d.key
+),
 freed as (
     update {keys} as k
     set head = null,
-        free_at = now()
-    from deleted
-    where k.topic = any (array(select deleted.topic from deleted where deleted.key is not null))
-        and k.key = any (array(select deleted.key from deleted where deleted.key is not null))
-        and k.topic = deleted.topic
-        and k.key = deleted.key
-        and k.head = deleted.id
+        turns = case
+            when k.turns && o.ids then array(select t.id from unnest(k.turns) as t (id) where t.id <> all (o.ids))
+            else k.turns
+        end,
+        free_at = greatest(k.free_at, now()),
+        failures = 0
+    from of_key as o
+    where k.topic = any (array(select of_key.topic from of_key))
+        and k.key = any (array(select of_key.key from of_key))
+        and k.topic = o.topic
+        and k.key = o.key
+        and (k.head = any (o.ids) or k.turns && o.ids)
 )
 select id::text as id, lease_id::text as lease_id from deleted

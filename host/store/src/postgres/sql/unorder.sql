@@ -1,11 +1,12 @@
--- Lets go of messages that wait for their key, in a topic that is not ordered any more, and forgets keys that hold none: $1
--- topic, $2 at most how many messages, $3 how many keys to look at. Returns how many rows it changed.
+-- Lets go of messages that wait for their key, in a topic where keys are no unit of delivery any more, and forgets keys that
+-- hold none: $1 topic, $2 at most how many messages and keys. Returns how many rows it changed.
+-- Nothing ever waits for a lock: what is locked is left for the next time. What is let go leaves the index that is read here.
 with chosen as materialized (
     select
         k.key,
         k.holds,
         (select s.holds from {keys} as s where s.topic = $1 and s.key = k.key) as holds_seen
-    from (select l.key, l.holds from {keys} as l where l.topic = $1 order by l.key limit $3 for update skip locked) as k
+    from (select l.key, l.holds from {keys} as l where l.topic = $1 order by l.key limit $2 for update skip locked) as k
 ),
 waiting as materialized (
     select w.id, w.key
@@ -15,8 +16,6 @@ waiting as materialized (
         from {table} as o
         where o.topic = $1
             and o.key = chosen.key
-            -- As the index has it.
-            and o.state in ('pending', 'held')
             and o.state = 'held'
         order by o.seq, o.id
         limit $2
@@ -26,7 +25,13 @@ waiting as materialized (
 let_go as (
     update {table} as m
     set state = 'pending'
-    where m.id = any (array(select waiting.id from waiting))
+    where m.id = any (array(
+        select o.id
+        from {table} as o
+        where o.id = any (array(select waiting.id from waiting))
+            and o.state = 'held'
+        for update skip locked
+    ))
         and m.state = 'held'
     returning m.id
 ),
@@ -39,7 +44,7 @@ gone as (
         and c.holds = c.holds_seen
         -- All of them were looked at, or the limit ended the search.
         and (select count(*) from waiting) < $2
-        and not exists (select from waiting as w where w.key = c.key)
+        and c.key not in (select w.key from waiting as w)
     returning k.key
 )
 select (select count(*) from let_go) + (select count(*) from gone) as changed

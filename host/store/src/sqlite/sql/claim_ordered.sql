@@ -50,5 +50,6 @@ returning
     lease_id,
     attempts,
     lapses,
+    coalesce((select k.failures from {keys} as k where k.topic = {table_unqualified}.topic and k.key = {table_unqualified}.key), 0) as key_failures,
     reason is 'lapsed' as lapsed,
     coalesce(expires_at <= cast(round(unixepoch('now', 'subsec') * 1000) as integer), 0) as expired

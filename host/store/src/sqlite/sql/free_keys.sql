@@ -1,16 +1,48 @@
--- Lets the next messages go on of keys at whose head these are: ?1 ids as JSON, each with the milliseconds that its key rests.
-with ended as materialized (
-    select k.rowid as place, e.value ->> 'rest_ms' as rest_ms
+-- Writes what messages tell their keys, where it is their turn: ?1 as JSON, for each its id, whether its turn ends, how many
+-- milliseconds its key rests, why, and how many calls its target has failed in a row (null: as many as before).
+-- One statement may tell of several messages of one key: their parts are added up first.
+with told as materialized (
+    select
+        k.rowid as place,
+        m.id,
+        e.value ->> 'frees' as frees,
+        e.value ->> 'rest_ms' as rest_ms,
+        e.value ->> 'cause' as cause,
+        e.value ->> 'failures' as failures
     from json_each(?1) as e
     cross join {table} as m
     cross join {keys} as k
     where m.id = e.value ->> 'id'
         and k.topic = m.topic
         and k.key = m.key
-        and k.head = m.id
+        and (k.head is m.id or exists (select 1 from json_each(k.turns) as t where t.value = m.id))
+),
+of_key as materialized (
+    select
+        t.place,
+        max(t.frees) as frees,
+        max(t.rest_ms) as rest_ms,
+        (select same.cause from told as same where same.place = t.place order by same.rest_ms desc limit 1) as cause,
+        case when min(t.failures) = 0 then 0 else max(t.failures) end as failures
+    from told as t
+    group by t.place
 )
 update {keys} as k
-set head = null,
-    free_at = cast(round(unixepoch('now', 'subsec') * 1000) as integer) + ended.rest_ms
-from ended
-where k.rowid = ended.place
+set head = case when part.frees then null else k.head end,
+    turns = case
+        when part.frees and k.turns <> '[]' then (
+            select json_group_array(t.value)
+            from json_each(k.turns) as t
+            where t.value not in (select e.id from told as e where e.frees)
+        )
+        else k.turns
+    end,
+    free_at = case
+        when part.frees or part.rest_ms > 0
+            then max(k.free_at, cast(round(unixepoch('now', 'subsec') * 1000) as integer) + part.rest_ms)
+        else k.free_at
+    end,
+    cause = case when part.rest_ms > 0 then part.cause else k.cause end,
+    failures = case when part.failures > 0 then max(k.failures, part.failures) else coalesce(part.failures, k.failures) end
+from of_key as part
+where k.rowid = part.place

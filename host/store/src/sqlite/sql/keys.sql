@@ -1,5 +1,5 @@
--- The keys of ordered topics and what is at their head, those that wait longest first: ?1 topic, ?2 state (null: any), ?3 how
--- many, ?4 how many waiting messages to count at most.
+-- The keys of topics that are ordered or limited by key and what is at their head, those that wait longest first: ?1 topic, ?2
+-- state (null: any), ?3 how many, ?4 how many waiting messages to count at most.
 with clock (now) as materialized (select cast(round(unixepoch('now', 'subsec') * 1000) as integer))
 select topic, key, state, head, since_ms, reason, error, due_in_ms,
     (
@@ -20,7 +20,7 @@ from (
         k.key,
         k.head,
         case
-            when k.head is null and k.free_at > (select now from clock) then 'paused'
+            when k.free_at > (select now from clock) and m.state is not 'dead' then 'paused'
             when k.head is null then 'ready'
             when m.state in ('pending', 'held') and m.available_at > (select now from clock) then 'waiting'
             when m.state in ('pending', 'held') then 'ready'
@@ -32,10 +32,11 @@ from (
             when m.state = 'dead' then m.dead_at
             else m.created_at
         end as since_ms,
-        m.reason,
+        -- Why it rests says more than why the last call failed.
+        case when k.free_at > (select now from clock) and m.state is not 'dead' then k.cause else m.reason end as reason,
         m.last_error as error,
         case
-            when k.head is null and k.free_at > (select now from clock) then k.free_at - (select now from clock)
+            when k.free_at > (select now from clock) and m.state is not 'dead' then k.free_at - (select now from clock)
             when m.state = 'pending' and m.available_at > (select now from clock) then m.available_at - (select now from clock)
         end as due_in_ms
     from {keys} as k

@@ -1,0 +1,150 @@
+//! Limits by key and keys that rest, with the real binary; docs/keys.md.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use outboxd_test_support::receiver::{Answer, Receiver};
+use outboxd_test_support::{guests, wait_for};
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, Stage, on_every_database};
+
+on_every_database! {
+    a_key_whose_target_asks_for_rest_gets_it_though_its_plugin_says_nothing,
+    a_key_whose_target_fails_five_times_in_a_row_rests_until_one_call_succeeds,
+    no_more_calls_of_a_key_than_its_limit_are_under_way,
+    calls_of_a_key_are_spaced,
+    a_plugin_is_called_no_more_often_than_its_rate,
+}
+
+fn install(stage: &Stage, more: &str) {
+    let grants = "[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n";
+    stage.install("verbs", &guests::guest("verbs"), &format!("topics = [\"verbs\"]\n{grants}{more}"));
+}
+
+fn publish(stage: &Stage, key: &str, payload: &Value) -> String {
+    stage.outboxd(&["publish", "verbs", "--key", key, "--payload", &payload.to_string()]).ok().trim().to_owned()
+}
+
+fn paused(stage: &Stage) -> Vec<Value> {
+    serde_json::from_str(&stage.outboxd(&["keys", "--state", "paused", "--json"]).ok()).expect("JSON")
+}
+
+fn wait_until_paused(stage: &Stage) -> Value {
+    let mut keys = Vec::new();
+    let rests = || {
+        keys = paused(stage);
+        !keys.is_empty()
+    };
+    assert!(wait_for(PATIENCE, rests), "no key rests");
+    keys.remove(0)
+}
+
+fn metrics(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the page is served");
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+fn a_key_whose_target_asks_for_rest_gets_it_though_its_plugin_says_nothing(stage: Stage) {
+    let receiver = Receiver::start();
+    receiver.script([Answer::status(429).header("retry-after", "3000")]);
+    install(&stage, "[limits]\nper_key = 2\n[retry]\nbase = \"1ms\"\nmax = \"1h\"\n");
+    let order = json!({ "do": "http", "url": receiver.url("/") });
+    let asked = publish(&stage, "a", &order);
+    let relay = stage.start(&["--admin", "127.0.0.1:0"], &[]);
+    let key = wait_until_paused(&stage);
+    let behind = publish(&stage, "a", &order);
+    let other = publish(&stage, "b", &order);
+    stage.wait_until(&other, "delivered");
+    stage.wait_until(&behind, "held");
+    stage.wait_until(&asked, "held");
+
+    assert_eq!((&key["key"], &key["reason"]), (&json!("a"), &json!("retry-after")));
+    assert!(key["due_in_ms"].as_u64().is_some_and(|ms| ms > 1_000_000), "{key:?}");
+    let table = stage.outboxd(&["keys", "--state", "paused"]).ok();
+    assert!(table.contains("retry-after"), "{table}");
+    assert_eq!(receiver.count(), 2, "its target is left alone");
+    let metrics = metrics(&relay.admin());
+    assert!(metrics.contains("outboxd_key_rests_total{topic=\"verbs\",cause=\"retry-after\"} 1"), "{metrics}");
+    stage.outboxd(&["keys", "resume", "verbs", "a"]).ok();
+
+    assert_eq!(stage.wait_until(&behind, "delivered")["attempts"], 1, "rest spends no attempt");
+    assert_eq!(stage.wait_until(&asked, "delivered")["attempts"], 2);
+    drop(relay);
+}
+
+fn a_key_whose_target_fails_five_times_in_a_row_rests_until_one_call_succeeds(stage: Stage) {
+    let receiver = Receiver::start();
+    receiver.answer(|_| Answer::status(500));
+    install(&stage, "[limits]\nper_key = 1\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n");
+    let order = json!({ "do": "http", "url": receiver.url("/") });
+    let published: Vec<String> = (0..9).map(|_| publish(&stage, "a", &order)).collect();
+    let relay = stage.relay();
+
+    let key = wait_until_paused(&stage);
+
+    assert_eq!((&key["reason"], receiver.count()), (&json!("failures"), 5));
+    let untouched = &published[5..];
+    assert!(untouched.iter().all(|id| stage.show(id)["attempts"] == 0), "rest spends no attempt");
+    receiver.answer(|_| Answer::status(200));
+    stage.outboxd(&["keys", "resume", "verbs", "a"]).ok();
+    for id in untouched {
+        assert_eq!(stage.wait_until(id, "delivered")["attempts"], 1);
+    }
+    assert!(paused(&stage).is_empty());
+    drop(relay);
+}
+
+fn no_more_calls_of_a_key_than_its_limit_are_under_way(stage: Stage) {
+    install(&stage, "[limits]\nconcurrency = 8\nper_key = 2\ndeadline = \"60s\"\n");
+    for _ in 0..6 {
+        publish(&stage, "slow", &json!({ "do": "sleep", "ms": 60_000 }));
+    }
+    let last = publish(&stage, "other", &json!({ "do": "succeed" }));
+    let relay = stage.relay();
+
+    stage.wait_until(&last, "delivered");
+
+    let stats = || serde_json::from_str::<Value>(&stage.outboxd(&["stats", "--json"]).ok()).expect("JSON");
+    let settled = || {
+        let stats = stats();
+        (stats[0]["held"] == 4) && (stats[0]["processing"] == 2)
+    };
+    assert!(wait_for(PATIENCE, settled), "{:?}", stats());
+    relay.kill();
+}
+
+fn calls_of_a_key_are_spaced(stage: Stage) {
+    let receiver = Receiver::start();
+    install(&stage, "[limits]\nper_key_rate = \"5/s\"\n");
+    let published: Vec<String> =
+        (0..4).map(|_| publish(&stage, "a", &json!({ "do": "http", "url": receiver.url("/") }))).collect();
+
+    stage.outboxd(&["run", "--once"]).ok();
+
+    assert!(published.iter().all(|id| stage.show(id)["state"] == "delivered"), "a run to the end waits for them");
+    let received = receiver.received();
+    let took = received[3].at - received[0].at;
+    // Three times 200 ms, less what the first request needed to arrive.
+    assert!(took > Duration::from_millis(400), "{took:?}");
+}
+
+fn a_plugin_is_called_no_more_often_than_its_rate(stage: Stage) {
+    let receiver = Receiver::start();
+    install(&stage, "[limits]\nrate = \"20/s\"\n");
+    let order = json!({ "do": "http", "url": receiver.url("/") }).to_string();
+    let published = stage.publish_lines("verbs", &vec![order; 14]);
+
+    stage.outboxd(&["run", "--once"]).ok();
+
+    assert!(published.iter().all(|id| stage.show(id)["state"] == "delivered"), "a run to the end waits for them");
+    let received = receiver.received();
+    let took = received[13].at - received[0].at;
+    // Two at once, and twelve more at 50 ms each; less what the first request needed to arrive.
+    assert!(took > Duration::from_millis(400), "{took:?}");
+}

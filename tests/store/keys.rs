@@ -284,7 +284,11 @@ async fn sqlite_holds_nothing_for_a_key_that_is_not_there() {
     let store = TestStore::sqlite().await;
     let published = store.publish_keyed(&["a"]).await;
     let hold = include_str!("../../host/store/src/sqlite/sql/hold.sql").replace("{table}", "outbox");
-    let hold = hold.replace("{keys}", "outbox_keys").replace("?1", &format!("'[\"{TOPIC}\"]'")).replace("?2", "9");
+    let hold = hold
+        .replace("{table_unqualified}", "outbox")
+        .replace("{keys}", "outbox_keys")
+        .replace("?1", &format!("'[\"{TOPIC}\"]'"))
+        .replace("?2", "9");
 
     store.execute(&hold).await.unwrap();
 

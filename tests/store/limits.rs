@@ -26,24 +26,41 @@ on_every_store! {
     after_a_rest_one_message_tries_and_its_success_lets_the_others_go
     a_try_that_fails_keeps_the_others_back
     failures_in_a_row_are_counted_for_the_whole_fleet
+    failures_that_were_under_way_at_once_count_as_one
     an_ordered_key_that_failed_often_rests_with_its_head
     what_is_held_for_a_key_that_rests_costs_nothing_more
     a_limited_key_is_resumed_before_its_time
     a_limited_key_with_nothing_left_is_forgotten_and_one_with_a_retry_is_not
     a_topic_whose_keys_are_not_limited_any_more_holds_nothing
     a_topic_may_become_limited_and_ordered_in_turn
+    a_turn_ends_whose_message_is_held_as_its_topic_becomes_ordered
+    a_turn_ends_whose_message_died_while_its_topic_was_ordered
+    as_a_topic_becomes_ordered_what_is_discarded_lets_nothing_begin_beside_what_runs
+    what_messages_of_a_key_tell_it_at_once_is_added_up
+}
+
+mod databases {
+    use super::a_turn_ends_whose_message_was_deleted_by_hand;
+
+    crate::backend::on_every_database! {
+        a_turn_ends_whose_message_was_deleted_by_hand
+    }
 }
 
 impl TestStore {
-    /// Arranges until nothing more finds a place, then claims.
-    async fn claim_arranged(&self, slots: u32, order: Order) -> Vec<Claim> {
-        let lanes = [Lane { order, ..lane(TOPIC, slots) }];
+    /// Arranges until nothing more finds a place.
+    async fn arrange_all(&self, lanes: &[Lane]) {
         for round in 0.. {
             assert!(round < 20, "arranging never ends");
-            if self.outbox.arrange(&lanes).await.expect("arrange") == 0 {
+            if self.outbox.arrange(lanes).await.expect("arrange") == 0 {
                 break;
             }
         }
+    }
+
+    async fn claim_arranged(&self, slots: u32, order: Order) -> Vec<Claim> {
+        let lanes = [Lane { order, ..lane(TOPIC, slots) }];
+        self.arrange_all(&lanes).await;
         self.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
     }
 
@@ -90,10 +107,10 @@ async fn what_waits_for_its_key_goes_in_publish_order(store: TestStore) {
     let published = store.publish_keyed(&["a"; 6]).await;
     let mut claims = store.claim_arranged(9, TWO).await;
 
-    for place in 2..6 {
+    for waiting in &published[2..] {
         store.settle_one(&claims.remove(0), Transition::Delivered).await;
         let next = store.claim_arranged(9, TWO).await;
-        assert_eq!(ids(&next), [published[place]]);
+        assert_eq!(ids(&next), [*waiting]);
         claims.extend(next);
     }
 }
@@ -256,6 +273,17 @@ async fn failures_in_a_row_are_counted_for_the_whole_fleet(store: TestStore) {
     assert!(store.claim_arranged(9, TWO).await.iter().all(|claim| claim.key_failures == 0));
 }
 
+async fn failures_that_were_under_way_at_once_count_as_one(store: TestStore) {
+    store.publish_keyed(&["a"; 3]).await;
+    let claims = store.claim_arranged(9, TWO).await;
+    for claim in &claims {
+        let failures = Some(claim.key_failures + 1);
+        store.settle_with(claim, retry(MINUTE), Rest { failures, ..Rest::default() }).await;
+    }
+
+    assert_eq!(store.claim_arranged(9, TWO).await[0].key_failures, 1);
+}
+
 async fn an_ordered_key_that_failed_often_rests_with_its_head(store: TestStore) {
     let published = store.publish_keyed(&["a", "a"]).await;
     let claims = store.claim_in_order(9, BLOCK).await;
@@ -343,4 +371,68 @@ async fn a_topic_may_become_limited_and_ordered_in_turn(store: TestStore) {
     }
 
     assert_eq!(sorted(delivered), published);
+}
+
+async fn a_turn_ends_whose_message_is_held_as_its_topic_becomes_ordered(store: TestStore) {
+    let published = store.publish_keyed(&["a"; 3]).await;
+    // Two of them have their turn, and none is claimed.
+    store.arrange_all(&[Lane { order: TWO, ..lane(TOPIC, 9) }]).await;
+    let first = store.claim_arranged(9, BLOCK).await;
+    assert_eq!(ids(&first), published[..1]);
+
+    store.settle_one(&first[0], Transition::Delivered).await;
+
+    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[1..]);
+}
+
+async fn a_turn_ends_whose_message_died_while_its_topic_was_ordered(store: TestStore) {
+    let published = store.publish_keyed(&["a"; 2]).await;
+    let first = store.claim_arranged(9, Order::Limited { per_key: 1 }).await;
+    let died = Settlement { order: BLOCK, ..settlement(&first[0], dead()) };
+    assert_eq!(store.outbox.settle(&[died]).await.unwrap(), [LeaseStatus::Held]);
+
+    assert_eq!(store.admin.skip_key(TOPIC, "a").await.unwrap(), Changed::Yes);
+
+    assert_eq!(ids(&store.claim_arranged(9, Order::Limited { per_key: 1 }).await), published[1..]);
+}
+
+async fn a_turn_ends_whose_message_was_deleted_by_hand(store: TestStore) {
+    let published = store.publish_keyed(&["a"; 4]).await;
+    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[..2]);
+
+    store.execute("delete from outbox where state = 'processing'").await.unwrap();
+
+    assert_eq!(store.admin.skip_key(TOPIC, "a").await.unwrap(), Changed::Yes);
+    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[2..]);
+}
+
+async fn as_a_topic_becomes_ordered_what_is_discarded_lets_nothing_begin_beside_what_runs(store: TestStore) {
+    let published = store.publish_keyed(&["a"; 3]).await;
+    // Two of them have their turn, and none is claimed.
+    store.arrange_all(&[Lane { order: TWO, ..lane(TOPIC, 9) }]).await;
+    assert_eq!(ids(&store.claim_arranged(9, BLOCK).await), published[..1]);
+
+    store.admin.discard(&Selection::Ids(vec![published[1]]), 1).await.unwrap();
+
+    assert_eq!(store.claim_arranged(9, BLOCK).await, []);
+    assert_eq!(store.state_of(published[2]).await, State::Held);
+}
+
+async fn what_messages_of_a_key_tell_it_at_once_is_added_up(store: TestStore) {
+    store.publish_keyed(&["a"; 4]).await;
+    let claims = store.claim_arranged(9, TWO).await;
+    let tells = |claim, time, cause, failures| {
+        let rest = Rest { time, cause: Some(cause), failures: Some(failures) };
+        Settlement { rest, ..settlement(claim, Transition::Delivered) }
+    };
+
+    let longer = tells(&claims[0], MINUTE, RestCause::Plugin, 0);
+    let shorter = tells(&claims[1], MINUTE / 2, RestCause::RetryAfter, KEY_FAILURES_MAX);
+    store.outbox.settle(&[longer, shorter]).await.unwrap();
+
+    let keys = store.admin.keys(&KeyFilter::default(), 9).await.unwrap();
+    assert_eq!(keys[0].reason.as_deref(), Some("plugin"), "the longest rest says why");
+    store.age(2 * MINUTE).await;
+    let next = store.claim_arranged(9, TWO).await;
+    assert_eq!(next.iter().map(|claim| claim.key_failures).collect::<Vec<_>>(), [0, 0], "one success ends the row");
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{Claim, KEY_FAILURES_MAX, Lane, MessageId, Order, Reason, Rest, RestCause, Settlement, Transition};
-use outboxd_store::{KeyFilter, Selection, Store};
+use outboxd_store::{KeyFilter, OnDelivered, Selection, Store};
+use sqlx::{Connection as _, PgConnection};
 
-use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, lane, retry, settlement};
+use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, retry, settlement};
 
 const PER_KEY: u32 = 2;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
@@ -32,9 +33,7 @@ impl Race {
             let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
             claims.iter().for_each(|claim| self.begin(claim));
             tokio::time::sleep(Duration::from_millis(1)).await;
-            for claim in claims {
-                self.end(&store, &claim).await;
-            }
+            self.end(&store, &claims).await;
         }
     }
 
@@ -47,7 +46,16 @@ impl Race {
         self.most.fetch_max(of_key.len() as u64, Relaxed);
     }
 
-    async fn end(&self, store: &Store, claim: &Claim) {
+    /// Settles all of them in one statement, as relays do, and gives the others back in another.
+    async fn end(&self, store: &Store, claims: &[Claim]) {
+        let settlements = claims.iter().map(|claim| self.settlement(claim));
+        let (released, settled): (Vec<_>, Vec<_>) =
+            settlements.partition(|one| matches!(one.transition, Transition::Released { .. }));
+        store.outbox.settle(&settled).await.expect("settle");
+        store.outbox.release(&released).await.expect("release");
+    }
+
+    fn settlement(&self, claim: &Claim) -> Settlement {
         let key = claim.message.key.as_ref().expect("all have keys");
         self.in_flight.lock().unwrap().get_mut(key).expect("it began").remove(&claim.message.id);
         let transition = match fastrand::u8(..10) {
@@ -69,11 +77,7 @@ impl Race {
             }
             _ => Rest::default(),
         };
-        let settlements = [Settlement { rest, ..settlement(claim, transition) }];
-        match settlements[0].transition {
-            Transition::Released { .. } => store.outbox.release(&settlements).await.expect("release"),
-            _ => store.outbox.settle(&settlements).await.expect("settle"),
-        };
+        Settlement { rest, ..settlement(claim, transition) }
     }
 
     /// A person gives messages up that wait.
@@ -121,4 +125,79 @@ async fn relays_never_exceed_the_limit_of_a_key_nor_forget_one() {
     assert_eq!(race.most.load(Relaxed), u64::from(PER_KEY), "the limit was reached");
     assert!(race.rests.load(Relaxed) > 0, "keys had to rest");
     println!("{MESSAGES} messages in {:?}, {} rests", begun.elapsed(), race.rests.load(Relaxed));
+}
+
+async fn wait_until_one_waits_for_a_lock(watching: &mut PgConnection) {
+    let deadline = Instant::now() + LEASE;
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    while sqlx::query_scalar::<_, i64>(waits).fetch_one(&mut *watching).await.unwrap() == 0 {
+        assert!(Instant::now() < deadline, "nothing waits for a lock");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Two that lock keys in different orders may wait for each other.
+#[tokio::test]
+async fn a_statement_that_ends_turns_locks_their_keys_in_one_order() {
+    for what in ["deletes", "settles", "discards"] {
+        let store = TestStore::postgres().await;
+        let store = store.reconnect(|options| options.on_delivered = OnDelivered::Delete).await;
+        let published = store.publish_keyed(&["h", "c", "f", "a", "e", "b", "g", "d"]).await;
+        let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
+        store.outbox.arrange(&lanes).await.expect("arrange");
+        let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
+        assert_eq!(claims.len(), 8);
+        let mut other = store.postgres_connection().await;
+        let mut other = other.begin().await.unwrap();
+        let first = "select key from shop.outbox_keys where key = 'a' for update";
+        sqlx::query(first).execute(&mut *other).await.unwrap();
+        let (outbox, admin) = (store.outbox.clone(), store.admin.clone());
+
+        let ending = tokio::spawn(async move {
+            let rest = match what {
+                "settles" => Rest { failures: Some(1), ..Rest::default() },
+                _ => Rest::default(),
+            };
+            let ended = |claim| Settlement { rest: rest.clone(), ..settlement(claim, Transition::Delivered) };
+            match what {
+                "discards" => admin.discard(&Selection::Ids(published), 9).await.map(drop),
+                _ => outbox.settle(&claims.iter().map(ended).collect::<Vec<_>>()).await.map(drop),
+            }
+        });
+        wait_until_one_waits_for_a_lock(&mut store.postgres_connection().await).await;
+
+        let free = "select key from shop.outbox_keys order by key for update skip locked";
+        let free: Vec<String> = sqlx::query_scalar(free).fetch_all(&mut *other).await.unwrap();
+        assert_eq!(
+            free,
+            ["a", "b", "c", "d", "e", "f", "g", "h"],
+            "{what}: it has others while it waits for the first"
+        );
+        other.rollback().await.unwrap();
+        ending.await.unwrap().expect("it goes on");
+    }
+}
+
+/// Nothing waits for a lock; but somebody looks again.
+#[tokio::test]
+async fn a_place_stays_free_for_a_message_that_was_locked_as_it_was_looked_for() {
+    let store = TestStore::postgres().await;
+    let published = store.publish_keyed(&["a"; 4]).await;
+    let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
+    let arranged = async || {
+        store.outbox.arrange(&lanes).await.expect("arrange");
+        store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
+    };
+    let claims = arranged().await;
+    let ended: Vec<_> = claims.iter().map(|claim| settlement(claim, Transition::Delivered)).collect();
+    store.outbox.settle(&ended).await.expect("settle");
+    let mut other = store.postgres_connection().await;
+    let mut other = other.begin().await.unwrap();
+    let locks = "select id from shop.outbox where id = $1 for update";
+    sqlx::query(locks).bind(published[3].0).execute(&mut *other).await.unwrap();
+    assert_eq!(ids(&arranged().await), published[2..3]);
+
+    other.rollback().await.unwrap();
+
+    assert_eq!(ids(&arranged().await), published[3..]);
 }

@@ -206,7 +206,7 @@ fn both_databases_have_the_same_statements() {
     for extra in ["forget_keys.sql", "choose_heads.sql", "let_go.sql", "hold.sql"] {
         assert!(sqlite.remove(extra));
     }
-    for extra in ["astray.sql", "free.sql", "limited_key.sql", "first_held.sql", "first_waiting.sql"] {
+    for extra in ["astray.sql", "free.sql", "limited_key.sql", "first_held.sql", "first_waiting.sql", "end_turns.sql"] {
         assert!(sqlite.remove(extra));
     }
     for extra in ["note_key.sql", "forget_key.sql", "hold_ids.sql"] {

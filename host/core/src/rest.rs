@@ -242,7 +242,7 @@ mod tests {
 
             let rest = rest(LIMITED, &called, &policy, Duration::ZERO, Jitter::new(drawn));
 
-            prop_assert!(rest.time <= backoff.max && rest.time.subsec_nanos() % 1_000_000 == 0);
+            prop_assert!(rest.time <= backoff.max && rest.time.subsec_nanos().is_multiple_of(1_000_000));
             prop_assert_eq!(rest.cause.is_some(), !rest.time.is_zero());
         }
     }

@@ -125,9 +125,9 @@ impl OutboxAdmin for MemoryStore {
             row.last_error = Some("discarded by a person".into());
             row.dead_at = Some(now);
         });
-        for id in &discarded {
-            table.tell_key(*id, &Told::FREES);
-        }
+        let told = discarded.iter().filter_map(|id| Some((table.key_of_turn(*id)?, Told::frees(*id))));
+        let told = told.collect();
+        table.tell_keys(told);
         drop(table);
         self.signal.raise();
         Ok(discarded.len() as u64)

@@ -29,6 +29,7 @@ pub(super) struct Key {
 
 /// What a message tells its key.
 pub(super) struct Told {
+    pub(super) id: MessageId,
     pub(super) frees: bool,
     pub(super) rest_ms: i64,
     pub(super) cause: Option<&'static str>,
@@ -38,7 +39,9 @@ pub(super) struct Told {
 
 impl Told {
     /// Its turn has ended, and that is all.
-    pub(super) const FREES: Told = Told { frees: true, rest_ms: 0, cause: None, failures: None };
+    pub(super) fn frees(id: MessageId) -> Told {
+        Told { id, frees: true, rest_ms: 0, cause: None, failures: None }
+    }
 }
 
 impl Row {
@@ -100,9 +103,8 @@ impl Table {
             if let Some(row) = self.rows.get_mut(&first) {
                 row.state = State::Pending;
             }
-            if let Some(key) = self.keys.get_mut(&name) {
-                key.head = Some(first);
-            }
+            // Turns are from before the topic was ordered: there the head alone has its turn.
+            self.keys.entry(name).and_modify(|key| (key.head, key.turns) = (Some(first), Vec::new()));
             arranged += 1;
         }
         for id in due {
@@ -110,6 +112,9 @@ impl Table {
                 continue;
             }
             self.rows.entry(id).and_modify(Row::hold);
+            if let Some(key) = self.rows[&id].key_name().and_then(|name| self.keys.get_mut(&name)) {
+                key.turns.clear();
+            }
             arranged += 1;
         }
         arranged
@@ -143,27 +148,42 @@ impl Table {
         self.keys.get(&name).is_some_and(|key| key.head == Some(id))
     }
 
-    /// Writes what a message tells its key, where it is its turn.
-    pub(super) fn tell_key(&mut self, id: MessageId, told: &Told) {
+    /// The key of a message whose turn it is.
+    pub(super) fn key_of_turn(&self, id: MessageId) -> Option<KeyName> {
+        let name = self.rows.get(&id).and_then(Row::key_name)?;
+        let key = self.keys.get(&name)?;
+        (key.head == Some(id) || key.turns.contains(&id)).then_some(name)
+    }
+
+    /// Writes what messages tell their keys whose turn it is. One statement may tell of several messages of one key: their parts
+    /// are added up first.
+    pub(super) fn tell_keys(&mut self, told: Vec<(KeyName, Told)>) {
         let now = self.now();
-        let Some(name) = self.rows.get(&id).and_then(Row::key_name) else { return };
-        let has_turn = |key: &&mut Key| key.head == Some(id) || key.turns.contains(&id);
-        let Some(key) = self.keys.get_mut(&name).filter(has_turn) else { return };
-        if told.frees {
-            key.head = None;
-            key.turns.retain(|other| *other != id);
+        let mut by_key: BTreeMap<KeyName, Vec<Told>> = BTreeMap::new();
+        for (name, told) in told {
+            by_key.entry(name).or_default().push(told);
         }
-        if told.frees || told.rest_ms > 0 {
-            key.free_at = key.free_at.max(now + told.rest_ms);
+        for (name, told) in by_key {
+            let Some(key) = self.keys.get_mut(&name) else { continue };
+            let frees = told.iter().any(|one| one.frees);
+            if frees {
+                key.head = None;
+                key.turns.retain(|id| !told.iter().any(|one| one.frees && one.id == *id));
+            }
+            let longest = told.iter().max_by_key(|one| one.rest_ms).filter(|one| one.rest_ms > 0);
+            if frees || longest.is_some() {
+                key.free_at = key.free_at.max(now + longest.map_or(0, |one| one.rest_ms));
+            }
+            if let Some(longest) = longest {
+                key.cause = longest.cause;
+            }
+            let failures: Vec<u32> = told.iter().filter_map(|one| one.failures).collect();
+            key.failures = match (failures.contains(&0), failures.iter().max()) {
+                (true, _) => 0,
+                (false, Some(most)) => key.failures.max(*most),
+                (false, None) => key.failures,
+            };
         }
-        if told.rest_ms > 0 {
-            key.cause = told.cause;
-        }
-        key.failures = match told.failures {
-            None => key.failures,
-            Some(0) => 0,
-            Some(failures) => failures.max(key.failures),
-        };
     }
 
     /// How many calls of a message's key the target has failed in a row.
@@ -196,8 +216,9 @@ impl Table {
 
         let mut arranged = 0;
         for (name, (most, astray)) in asked {
-            let key = &self.keys[&name];
-            let key = key.as_limited(now);
+            let mut key = self.keys[&name].as_limited(now);
+            // Others were held or ended while the topic was ordered, or were deleted, and nobody told the key.
+            key.turns.retain(|id| self.rows.get(id).is_some_and(|row| is_live(row.state)));
             let room = key.room(most);
             let of_key = |row: &Row| row.topic == name.0 && row.key.as_deref() == Some(&name.1);
             let mut held: Vec<(i64, MessageId)> = self

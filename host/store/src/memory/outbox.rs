@@ -122,16 +122,16 @@ impl MemoryStore {
     fn apply(&self, asked: &[Settlement], changes: Vec<Change>, also: impl Fn(&mut Row)) -> Vec<LeaseStatus> {
         let mut table = self.table();
         let now = table.now();
-        let mut held = Vec::new();
+        let (mut held, mut told) = (Vec::new(), Vec::new());
         for change in changes {
             let row = planted!(1..=4, table.held_by_a_wrong_fence(&change), table.held(change.id, change.lease_id));
             if row.is_none() {
                 continue;
             }
             held.push((change.id, change.lease_id));
-            if change.tells_key() {
-                let Change { frees_key: frees, rest_ms, cause, key_failures: failures, .. } = change;
-                table.tell_key(change.id, &Told { frees, rest_ms, cause, failures });
+            if let Some(name) = table.key_of_turn(change.id).filter(|_| change.tells_key()) {
+                let Change { id, frees_key: frees, rest_ms, cause, key_failures: failures, .. } = change;
+                told.push((name, Told { id, frees, rest_ms, cause, failures }));
             }
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
@@ -153,6 +153,7 @@ impl MemoryStore {
             row.history.push(change.entry.at(now));
             also(row);
         }
+        table.tell_keys(told);
         asked
             .iter()
             .map(|one| if held.contains(&(one.id, one.lease_id)) { LeaseStatus::Held } else { LeaseStatus::Lost })

@@ -22,6 +22,9 @@ struct AstrayRow {
 #[derive(FromRow)]
 struct KeyRow {
     head: Option<String>,
+    /// As they stand there.
+    turns_before: String,
+    /// Those whose message lives.
     turns: String,
     failures: i64,
     rests: bool,
@@ -105,7 +108,9 @@ impl Sqlite {
                         .fetch_optional(&mut *transaction)
                         .await?;
                     // A message may have become due since keys were added.
-                    let Some(now) = row.map(LimitedKey::from) else { continue };
+                    let Some(row) = row else { continue };
+                    let turns_before = row.turns_before.clone();
+                    let now = LimitedKey::from(row);
                     let room = now.room(per_key.get(&topic).copied().unwrap_or(1));
                     let mut held: Vec<(i64, String)> = Vec::new();
                     if room > 0 {
@@ -125,9 +130,10 @@ impl Sqlite {
                         }
                     }
                     let head = now.head_of(&places, later);
-                    if head != now.head || places.turns != now.turns {
+                    let turns = json!(places.turns).to_string();
+                    if head != now.head || turns != turns_before {
                         let query = sqlx::query(text(&sql.note_key)).bind(&topic).bind(&key).bind(head);
-                        query.bind(json!(places.turns).to_string()).execute(&mut *transaction).await?;
+                        query.bind(turns).execute(&mut *transaction).await?;
                     }
                     all_given.extend(places.given);
                     all_behind.extend(places.behind);

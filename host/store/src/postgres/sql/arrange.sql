@@ -107,6 +107,8 @@ held as (
 noted as (
     update {keys} as k
     set head = case when c.first in (select next.id from next) then c.first else c.head end,
+        -- From before the topic was ordered: there the head alone has its turn.
+        turns = '{}',
         holds = k.holds + case when (c.topic, c.key) in (select b.topic, b.key from behind as b) then 1 else 0 end
     from chosen as c
     where k.topic = any ($1::text[])

@@ -45,13 +45,20 @@ asked as materialized (
 ),
 chosen as materialized (
     select
-        k.*,
+        k.topic,
+        k.key,
+        k.head,
+        k.holds,
+        k.failures,
+        k.free_at,
+        k.turns as turns_before,
+        live.turns,
         (select s.holds from {keys} as s where s.topic = asked.topic and s.key = asked.key) as holds_seen,
         case
             -- A key that rests goes on with none of them, one that has rested with one.
             when k.free_at > now() then 0
-            when k.failures >= $5 then greatest(1 - cardinality(k.turns), 0)
-            else greatest(asked.per_key - cardinality(k.turns), 0)
+            when k.failures >= $5 then greatest(1 - cardinality(live.turns), 0)
+            else greatest(asked.per_key - cardinality(live.turns), 0)
         end as room
     from asked
     cross join lateral (
@@ -61,6 +68,27 @@ chosen as materialized (
             and l.key = asked.key
         for update skip locked
     ) as k
+    -- A turn ends, too, whose message was held or ended while the topic was ordered, or was deleted: nobody told the key. One
+    -- that was given since this statement began stays, and one whose message is held only as far as is seen here.
+    cross join lateral (
+        select array(
+            select t.id
+            from unnest(k.turns) with ordinality as t (id, place)
+            where t.id <> all (coalesce((select s.turns from {keys} as s where s.topic = asked.topic and s.key = asked.key), '{}'))
+                or (
+                    exists (select 1 from {table} as m where m.id = t.id)
+                    and (
+                        select m.id
+                        from {table} as m
+                        where m.id = t.id
+                            and m.state not in ('pending', 'processing')
+                        for share skip locked
+                    ) is null
+                )
+            order by t.place
+        ) as turns
+        offset 0
+    ) as live
 ),
 candidate as materialized (
     select c.topic, c.key, c.room, held.id, held.seq
@@ -161,7 +189,9 @@ arranged as materialized (
         c.room,
         c.room - coalesce(cardinality(given.ids), 0) as room_left,
         taken.ids is not null as holds_more,
-        c.turns as turns_before,
+        -- It was locked, or waits for a retry by now.
+        (c.topic, c.key) in (select w.topic, w.key from wanted as w where w.id not in (select next.id from next)) as is_missing_one,
+        c.turns_before,
         later.id as later,
         array(select t.id from unnest(c.turns) as t (id) where t.id <> all (coalesce(taken.ids, '{}')))
             || coalesce(given.ids, '{}') as turns
@@ -177,7 +207,7 @@ noted as (
             -- Somebody has to look when it has rested.
             when a.rests then null
             -- There may be more for whom there is room.
-            when a.room_left > 0 and (a.holds_more or not a.is_sure) then null
+            when a.room_left > 0 and (a.holds_more or a.is_missing_one or not a.is_sure) then null
             when a.head = any (a.turns) then a.head
             when cardinality(a.turns) > 0 then a.turns[1]
             else a.later

@@ -59,6 +59,18 @@ of_key as (
         and (t.frees or t.rest_ms > 0 or t.failures is not null)
     group by t.topic, t.key
 ),
+-- In one order: otherwise two of these statements could wait for each other's keys in a circle. The arrays below are read before
+-- the first key is changed, so all of them are locked by then.
+locked as materialized (
+    select k.topic, k.key
+    from of_key as o
+    join {keys} as k on k.topic = o.topic and k.key = o.key
+    where k.topic = any (array(select of_key.topic from of_key))
+        and k.key = any (array(select of_key.key from of_key))
+        and (k.head = any (o.ids) or k.turns && o.ids)
+    order by k.topic, k.key
+    for no key update of k
+),
 noted as (
     update {keys} as k
     set head = case when k.head = any (o.ended) or k.turns && o.ended then null else k.head end,
@@ -74,8 +86,8 @@ noted as (
         cause = case when o.rest_ms > 0 then o.cause else k.cause end,
         failures = case when o.failures > 0 then greatest(k.failures, o.failures) else coalesce(o.failures, k.failures) end
     from of_key as o
-    where k.topic = any (array(select of_key.topic from of_key))
-        and k.key = any (array(select of_key.key from of_key))
+    where k.topic = any (array(select locked.topic from locked))
+        and k.key = any (array(select locked.key from locked))
         and k.topic = o.topic
         and k.key = o.key
         and (k.head = any (o.ids) or k.turns && o.ids)

@@ -15,6 +15,18 @@ of_key as (
     where d.key is not null
     group by d.topic, d.key
 ),
+-- In one order: otherwise two of these statements could wait for each other's keys in a circle. The arrays below are read before
+-- the first key is changed, so all of them are locked by then.
+locked as materialized (
+    select k.topic, k.key
+    from of_key as o
+    join {keys} as k on k.topic = o.topic and k.key = o.key
+    where k.topic = any (array(select of_key.topic from of_key))
+        and k.key = any (array(select of_key.key from of_key))
+        and (k.head = any (o.ids) or k.turns && o.ids)
+    order by k.topic, k.key
+    for no key update of k
+),
 freed as (
     update {keys} as k
     set head = null,
@@ -25,8 +37,8 @@ freed as (
         free_at = greatest(k.free_at, now()),
         failures = 0
     from of_key as o
-    where k.topic = any (array(select of_key.topic from of_key))
-        and k.key = any (array(select of_key.key from of_key))
+    where k.topic = any (array(select locked.topic from locked))
+        and k.key = any (array(select locked.key from locked))
         and k.topic = o.topic
         and k.key = o.key
         and (k.head = any (o.ids) or k.turns && o.ids)

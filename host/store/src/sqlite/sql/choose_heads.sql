@@ -10,7 +10,9 @@ set head = (
         and o.state in ('pending', 'held')
     order by o.rowid
     limit 1
-)
+),
+    -- From before the topic was ordered: there the head alone has its turn.
+    turns = '[]'
 where k.rowid in (
     select free.value
     from json_each(?1) as lane,

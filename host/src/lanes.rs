@@ -1,5 +1,7 @@
 //! Who may claim how much: the relay's slots, shared among plugins, and each plugin's among its due topics.
 
+use std::time::Duration;
+
 use outboxd_core::{Admission, Lane, Order};
 use outboxd_store::DueTopic;
 
@@ -21,6 +23,8 @@ pub struct Plan {
     pub lanes: Vec<Lane>,
     /// Some of it has to wait for its turn.
     pub ahead: bool,
+    /// How long until more may be claimed of what is due and has to wait for its plugin's rate alone.
+    pub until_allowed: Option<Duration>,
 }
 
 /// Shares the free slots, at most `claims_max`, among the due topics: first among plugins, in the order of their oldest due
@@ -28,10 +32,10 @@ pub struct Plan {
 ///
 /// A plugin gets at most its own concurrency, and one slot is kept back for each plugin that uses none, so that hung calls
 /// of some cannot starve the rest. A parked plugin gets nothing, one on trial a single slot. A plugin whose calls have every
-/// slot they may have gets what it may hold ahead, one that has a rate no more than that leaves. Where `claims_max` is zero nothing is
-/// claimed: too many results wait to be written.
+/// slot they may have gets what it may hold ahead, one that has a rate no more than that leaves. Where `claims_max` is zero
+/// nothing is claimed: too many results wait to be written.
 pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max: usize, reach: Reach) -> Plan {
-    let mut plan = Plan { lanes: Vec::new(), ahead: false };
+    let mut plan = Plan { lanes: Vec::new(), ahead: false, until_allowed: None };
     if claims_max == 0 {
         return plan;
     }
@@ -41,6 +45,9 @@ pub fn plan(due: &[DueTopic], handlers: &dyn Handlers, usage: &Usage, claims_max
         match wanting.iter_mut().find(|wanting| wanting.route.plugin == route.plugin) {
             Some(wanting) => wanting.topics.push(&topic.topic),
             None => {
+                if !route.is_parked() {
+                    plan.until_allowed = plan.until_allowed.into_iter().chain(usage.until_allowed(&route)).min();
+                }
                 let (usage, allowed) = (usage.of(&route.plugin), usage.allowed(&route));
                 let room = match route.admission {
                     Admission::Open => route.concurrency.saturating_sub(usage.held),
@@ -104,7 +111,7 @@ fn share<'a>(slots: usize, topics: &'a [&'a str], order: Order) -> impl Iterator
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use async_trait::async_trait;
     use outboxd_core::{Claim, Outcome, Rate, RetryPolicy};
@@ -167,6 +174,10 @@ mod tests {
         plan.lanes.into_iter().map(|lane| (lane.topic, lane.slots)).collect()
     }
 
+    fn until_allowed(topics: &[&str], plugins: &Plugins, slots: &Arc<Slots>) -> Option<Duration> {
+        plan(&due(topics), plugins, &slots.usage(), usize::MAX, Reach::Ahead).until_allowed
+    }
+
     #[test]
     fn a_plugins_slots_are_shared_among_its_due_topics_oldest_first() {
         let lanes = planned(&["shop.a", "shop.b", "shop.c"], &open(16, 1), &Slots::new(64));
@@ -211,8 +222,8 @@ mod tests {
         let planned = |reach| plan(&due(&["quick.a"]), &open(16, 1), &slots.usage(), usize::MAX, reach);
         let lanes = |slots| vec![Lane { topic: "quick.a".into(), slots, order: Order::None }];
 
-        assert_eq!(planned(Reach::Ahead), Plan { lanes: lanes(100), ahead: true });
-        assert_eq!(planned(Reach::Careful), Plan { lanes: lanes(16), ahead: true });
+        assert_eq!(planned(Reach::Ahead), Plan { lanes: lanes(100), ahead: true, until_allowed: None });
+        assert_eq!(planned(Reach::Careful), Plan { lanes: lanes(16), ahead: true, until_allowed: None });
     }
 
     #[test]
@@ -238,11 +249,23 @@ mod tests {
         let begin = || slots.take(&rated.route("shop").expect("a route"), 100);
         let _begun = [begin(), begin(), begin()];
         assert_eq!(planned(&["shop.a"], &rated, &slots), []);
-        assert_eq!(slots.until_allowed(), Some(Duration::from_millis(34)));
+        assert_eq!(until_allowed(&["shop.a"], &rated, &slots), Some(Duration::from_millis(34)));
         tokio::time::advance(Duration::from_millis(34)).await;
 
         assert_eq!(planned(&["shop.a"], &rated, &slots), [("shop.a".into(), 1)]);
-        assert_eq!(slots.until_allowed(), None);
+        assert_eq!(until_allowed(&["shop.a"], &rated, &slots), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_the_rate_of_a_plugin_that_has_nothing_due_or_is_parked() {
+        let slots = Slots::new(64);
+        let rated = Plugins { rate: Rate::per_second(1.0), ..open(16, 1) };
+        let parked = Plugins { admission: Admission::Parked { until: Instant::now() }, ..rated };
+        let _begun = slots.take(&rated.route("shop").expect("a route"), 100);
+
+        assert_eq!(until_allowed(&["mail.a"], &rated, &slots), None);
+        assert_eq!(until_allowed(&["shop.a"], &parked, &slots), None);
+        assert_eq!(until_allowed(&["shop.a"], &rated, &slots), Some(Duration::from_secs(1)));
     }
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];

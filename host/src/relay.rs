@@ -99,7 +99,7 @@ struct Work {
     carefree: Option<Instant>,
     /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
     arrange: bool,
-    /// How long it took, at the last look, until a plugin whose rate left no call could begin one.
+    /// How long it took, at the last look, until a plugin that had something due and whose rate left no call could begin one.
     until_allowed: Option<Duration>,
     /// Ends the renewing of leases.
     end: CancellationToken,
@@ -230,8 +230,7 @@ impl Relay {
 
     /// Finds what is due, claims what can start now and dispatches it.
     async fn look(&self, work: &mut Work) -> Result<Look, StoreError> {
-        // Before it is seen what the rates leave: that may change at any moment.
-        work.until_allowed = self.slots.until_allowed();
+        work.until_allowed = None;
         if self.slots.usage().is_full() {
             return Ok(Look::Nothing);
         }
@@ -249,6 +248,7 @@ impl Relay {
         };
         let places = work.dispatcher.settler.places_free();
         let plan = plan(&work.due, &*self.handlers, &self.slots.usage(), places, reach);
+        work.until_allowed = plan.until_allowed;
         if plan.lanes.is_empty() {
             return Ok(Look::Nothing);
         }

@@ -82,16 +82,8 @@ impl Slots {
             (plugin.clone(), PluginUsage { held: slots.held, running, ahead: slots.ahead() })
         });
         let plugins_held = held.collect();
-        let allowed =
-            plugins.iter_mut().filter_map(|(plugin, slots)| Some((plugin.clone(), slots.allowance()?.whole())));
+        let allowed = plugins.iter_mut().filter_map(|(plugin, slots)| Some((plugin.clone(), *slots.allowance()?)));
         Usage { total: self.total, plugins: plugins_held, allowed: allowed.collect() }
-    }
-
-    /// How long until a plugin whose rate leaves no call just now may begin one.
-    pub fn until_allowed(&self) -> Option<Duration> {
-        let mut plugins = self.plugins();
-        let spent = plugins.values_mut().filter_map(PluginSlots::allowance).filter(|bucket| bucket.whole() == 0);
-        spent.map(|bucket| bucket.until_next()).min()
     }
 
     // The map stays sound if a holder panicked: every change is a single step.
@@ -190,8 +182,8 @@ impl Pace {
 pub struct Usage {
     total: usize,
     plugins: HashMap<Arc<str>, PluginUsage>,
-    /// How many calls the rates of plugins leave that ever ran.
-    allowed: HashMap<Arc<str>, usize>,
+    /// What the rates of plugins leave that ever ran.
+    allowed: HashMap<Arc<str>, Bucket>,
 }
 
 /// One plugin's part of it.
@@ -238,7 +230,13 @@ impl Usage {
     /// How many calls of a plugin may begin as far as its rate is concerned.
     pub fn allowed(&self, route: &Route) -> usize {
         let Some(rate) = route.rate else { return usize::MAX };
-        self.allowed.get(&route.plugin).copied().unwrap_or(rate.burst())
+        self.allowed.get(&route.plugin).map_or(rate.burst(), Bucket::whole)
+    }
+
+    /// How long until a plugin may begin a call whose rate leaves none.
+    pub fn until_allowed(&self, route: &Route) -> Option<Duration> {
+        route.rate?;
+        self.allowed.get(&route.plugin).filter(|bucket| bucket.whole() == 0).map(Bucket::until_next)
     }
 
     /// How many messages may still be claimed ahead.

@@ -1,7 +1,7 @@
 //! Limits by key and keys that rest, with the real binary; docs/keys.md.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use outboxd_test_support::receiver::{Answer, Receiver};
@@ -16,6 +16,8 @@ on_every_database! {
     no_more_calls_of_a_key_than_its_limit_are_under_way,
     calls_of_a_key_are_spaced,
     a_plugin_is_called_no_more_often_than_its_rate,
+    once_waits_for_no_rate_where_nothing_is_due,
+    a_key_rests_whose_target_does_not_end_its_answers,
 }
 
 fn install(stage: &Stage, more: &str) {
@@ -147,4 +149,44 @@ fn a_plugin_is_called_no_more_often_than_its_rate(stage: Stage) {
     let took = received[13].at - received[0].at;
     // Two at once, and twelve more at 50 ms each; less what the first request needed to arrive.
     assert!(took > Duration::from_millis(400), "{took:?}");
+}
+
+fn once_waits_for_no_rate_where_nothing_is_due(stage: Stage) {
+    install(&stage, "[limits]\nrate = \"1/h\"\n");
+    let published = publish(&stage, "a", &json!({ "do": "succeed" }));
+
+    let mut run = stage.command(&["run", "--once"]).spawn().expect("outboxd starts");
+    let ends = wait_for(PATIENCE, || run.try_wait().expect("it is ours").is_some());
+
+    run.kill().expect("it is ours");
+    run.wait().expect("it has ended");
+    assert!(ends, "it waits until a next call is allowed");
+    assert_eq!(stage.show(&published)["state"], "delivered");
+}
+
+/// Answers each request with a head, and never with the body that it promises.
+fn target_without_bodies() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("its address"));
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").expect("the head is sent");
+            kept.push(stream);
+        }
+    });
+    url
+}
+
+fn a_key_rests_whose_target_does_not_end_its_answers(stage: Stage) {
+    install(&stage, "[limits]\nper_key = 1\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n");
+    let order = json!({ "do": "echo-http", "url": target_without_bodies(), "ms": 100 });
+    (0..6).for_each(|_| drop(publish(&stage, "a", &order)));
+    let relay = stage.relay();
+
+    let key = wait_until_paused(&stage);
+
+    assert_eq!((&key["reason"], &key["depth"]), (&json!("failures"), &json!(1)));
+    drop(relay);
 }

@@ -71,24 +71,33 @@ pub struct Called<'a> {
     pub took: Duration,
 }
 
+impl Called<'_> {
+    /// A rest of no time is none.
+    fn asked(&self) -> Option<Duration> {
+        self.asked.filter(|asked| !asked.is_zero())
+    }
+}
+
 /// Decides whether the key of a message rests after a call, and how long. The only place that decides it.
 ///
-/// A rest that is asked for is never longer than the longest wait between two tries; one that failures cause doubles with each
-/// of them from [`KEY_FAILURES_MAX`] on, half of it drawn. `spacing` lies between the beginnings of two calls of a key, if not
+/// A rest that is asked for is as long as it is asked for, and never longer than the longest wait between two tries; one that
+/// failures cause doubles with each of them from [`KEY_FAILURES_MAX`] on, half of it drawn. `spacing` lies between the beginnings of two calls of a key, if not
 /// zero. Where keys are no unit of delivery none rests.
 pub fn rest(order: Order, called: &Called, policy: &RetryPolicy, spacing: Duration, jitter: Jitter) -> Rest {
     if order == Order::None {
         return Rest::default();
     }
-    let failures = failures(called);
-    let beyond = failures.unwrap_or(0).checked_sub(KEY_FAILURES_MAX);
-    let backoff = Backoff { jitter: 0.5, max: policy.backoff.max.min(FAILURES_REST_MAX), ..policy.backoff };
-    let failed = beyond.map(|beyond| backoff.delay(Attempt(beyond.saturating_add(1)), jitter));
     let target_asks = match called.target {
         Target::AsksForRest(time) => Some(time.min(policy.backoff.max)),
         _ => None,
     };
-    let asked = called.asked.map(|asked| asked.min(policy.backoff.max));
+    let asked = called.asked().map(|asked| asked.min(policy.backoff.max));
+    let failures = failures(called);
+    // Who says how long gets that, and no guess of ours.
+    let says_how_long = target_asks.is_some() || asked.is_some();
+    let beyond = failures.filter(|_| !says_how_long).unwrap_or(0).checked_sub(KEY_FAILURES_MAX);
+    let backoff = Backoff { jitter: 0.5, max: policy.backoff.max.min(FAILURES_REST_MAX), ..policy.backoff };
+    let failed = beyond.map(|beyond| backoff.delay(Attempt(beyond.saturating_add(1)), jitter));
     let spaced = Some(spacing.saturating_sub(called.took));
     // Of two that are equally long the one that says more.
     let causes = [
@@ -115,7 +124,7 @@ fn failures(called: &Called) -> Option<u32> {
         (Outcome::Refused { .. } | Outcome::Fault { blame: crate::Blame::Host, .. }, _) => None,
         (Outcome::Success, _) => Some(0),
         (_, Target::AsksForRest(_)) => Some(one_more.max(KEY_FAILURES_MAX)),
-        (_, _) if called.asked.is_some() => Some(one_more.max(KEY_FAILURES_MAX)),
+        (_, _) if called.asked().is_some() => Some(one_more.max(KEY_FAILURES_MAX)),
         (_, Target::Failed) => Some(one_more),
         (_, Target::Answered) => Some(0),
         (_, Target::Unseen) => None,
@@ -167,6 +176,31 @@ mod tests {
 
         let (cause, failures) = (Some(RestCause::RetryAfter), Some(KEY_FAILURES_MAX));
         assert_eq!(rest, Rest { time: 7 * SECOND, cause, failures });
+    }
+
+    #[test]
+    fn who_says_how_long_gets_that_and_no_guess_of_ours() {
+        let backoff = Backoff { base: 60 * SECOND, ..Backoff::default() };
+        let (policy, outcome) = (RetryPolicy { backoff, ..RetryPolicy::default() }, again());
+        let after = |called: Called| {
+            let rest = rest(LIMITED, &called, &policy, Duration::ZERO, Jitter::new(1.0));
+            (rest.time, rest.cause)
+        };
+
+        for failures in [0, 9] {
+            let target_asks = called(&outcome, Target::AsksForRest(SECOND), failures);
+            assert_eq!(after(target_asks), (SECOND, Some(RestCause::RetryAfter)), "{failures} failures before");
+            let plugin_asks = Called { asked: Some(SECOND / 10), ..called(&outcome, Target::Failed, failures) };
+            assert_eq!(after(plugin_asks), (SECOND / 10, Some(RestCause::Plugin)), "{failures} failures before");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_asks_for_a_rest_of_no_time_has_not_asked() {
+        let outcome = again();
+        let asks_for_none = Called { asked: Some(Duration::ZERO), ..called(&outcome, Target::Failed, 0) };
+
+        assert_eq!(decided(LIMITED, &asks_for_none), Rest { failures: Some(1), ..Rest::default() });
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn topics(reader: &Reader, stem: &str) -> Vec<TopicPattern> {
 
 /// Two calls of a key begin no closer together: the tables count in milliseconds.
 const SPACING_MIN: Duration = Duration::from_millis(1);
-/// Nor further apart: a lease that is lost meanwhile must not be what decides.
+/// Nor further apart: less often than once an hour is a schedule, not a limit.
 const SPACING_MAX: Duration = Duration::from_secs(3600);
 
 fn spacing(limits: &Reader) -> Duration {

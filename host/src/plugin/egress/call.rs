@@ -250,10 +250,11 @@ impl CallEgress {
             });
             Ok((head.status.as_u16(), head.headers, body.inspect_err(|error| self.note(error))?.to_bytes()))
         };
-        match total {
-            None => exchange.await,
-            Some(total) => timeout(total.max(WAIT_MIN), exchange).await.unwrap_or(Err(EgressError::Timeout)),
-        }
+        let Some(total) = total else { return exchange.await };
+        timeout(total.max(WAIT_MIN), exchange).await.unwrap_or_else(|_| {
+            self.note(&EgressError::Timeout);
+            Err(EgressError::Timeout)
+        })
     }
 
     /// Remembers why a request failed: it belongs into the error text, whatever the guest makes of it.

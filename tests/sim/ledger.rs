@@ -1,6 +1,6 @@
 //! What happened, and the invariants over it: checked at every statement, not only at the end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -58,8 +58,10 @@ struct Inner {
     keys: HashMap<(String, String), Vec<MessageId>>,
     /// Until when a key rests.
     rests: HashMap<(String, String), Instant>,
-    /// When the last call of a key began whose calls are spaced.
-    last_calls: HashMap<(String, String), Instant>,
+    /// The last call of each key whose calls are spaced: when it began, its message and its lease.
+    last_calls: HashMap<(String, String), (Instant, MessageId, LeaseId)>,
+    /// Leases that were lost, and taken over.
+    taken_over: HashSet<LeaseId>,
     granted: HashMap<LeaseId, Instant>,
     /// What a plugin answered under each lease.
     answers: HashMap<LeaseId, Outcome>,
@@ -128,6 +130,7 @@ impl Ledger {
                     lapsed.holder,
                 );
             }
+            let taken_over = lapsed.map(|lapsed| lapsed.id);
             let lapsed = lapsed.is_some();
             // Where its topic has become ordered, or its key rested, it may have been held in between.
             let may_be_held = !self.ordered || matches!(claim.order, Order::Limited { .. });
@@ -138,6 +141,7 @@ impl Ledger {
             let (holder, until) = (holder.clone(), now + lease);
             entry.lease = Some(Lease { id: claim.lease_id, until, holder, is_known, may_be_held });
             entry.excused |= lapsed;
+            inner.taken_over.extend(taken_over);
             inner.granted.insert(claim.lease_id, now);
             inner.seen.lapses += u64::from(lapsed);
         }
@@ -228,12 +232,25 @@ impl Ledger {
         let mut inner = self.inner();
         inner.seen.calls += 1;
         inner.assert_trusted(claim, by);
-        // A relay that stood still may begin a call when its lease is long lost.
-        let is_paced = claim.message.topic.starts_with(PACED) && !by.was_frozen_since(inner.granted[&claim.lease_id]);
-        if let Some(key) = claim.message.key.clone().filter(|_| is_paced) {
+        // A relay that stood still may begin a call when its lease is long lost, and no relay hears at once of a lease that a
+        // person has ended.
+        let may_be_late =
+            by.was_frozen_since(inner.granted[&claim.lease_id]) || inner.was_lost(claim.message.id, claim.lease_id);
+        if let Some(key) = claim.message.key.clone().filter(|_| claim.message.topic.starts_with(PACED) && !may_be_late)
+        {
             let now = Instant::now();
-            let last = inner.last_calls.insert((claim.message.topic.clone(), key), now);
-            assert!(last.is_none_or(|last| now - last >= SPACING), "two calls of a key began within its spacing");
+            let last =
+                inner.last_calls.insert((claim.message.topic.clone(), key), (now, claim.message.id, claim.lease_id));
+            if let Some((last, message, lease)) = last.filter(|(last, ..)| now - *last < SPACING) {
+                // A call may begin late in its lease, and nobody tells the key of one whose lease is lost.
+                assert!(
+                    inner.was_lost(message, lease),
+                    "two calls of a key began {:?} apart: of {message} and of {}",
+                    now - last,
+                    claim.message.id,
+                );
+                inner.seen.spaced_less_over_a_lost_lease += 1;
+            }
         }
     }
 
@@ -269,13 +286,10 @@ impl Ledger {
         assert_eq!(entry.finished, None, "{id} was discarded after it had ended");
         entry.finished = Some("dead");
         entry.passed_over = true;
-        let key = entry.key.clone();
         if let Some(lease) = entry.lease.take() {
             entry.excused = true;
             inner.ended_by_a_person.insert(lease.id, Instant::now());
             inner.seen.discarded_under_way += 1;
-            // The next one need not wait for what a person has ended.
-            key.and_then(|key| inner.last_calls.remove(&key));
         }
     }
 
@@ -357,6 +371,14 @@ impl Inner {
             assert!(index > place || ended, "{id} was claimed before {other}, which is the earlier of its key");
         }
         self.seen.in_order += u64::from(place > 0);
+    }
+
+    /// A lease that nobody has any more, and that ended without a result: it lapsed, or a person ended it.
+    fn was_lost(&self, message: MessageId, lease_id: LeaseId) -> bool {
+        let current = self.messages.get(&message).and_then(|entry| entry.lease.as_ref());
+        self.ended_by_a_person.contains_key(&lease_id)
+            || self.taken_over.contains(&lease_id)
+            || current.is_some_and(|lease| lease.id == lease_id && Instant::now() >= lease.until)
     }
 
     /// A relay that works under a lease has it, as the database sees it: nobody else can be at work on the same message.

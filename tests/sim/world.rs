@@ -26,8 +26,10 @@ pub enum Scenario {
     Poison,
 }
 
-/// Calls of one relay at once, and results that it may hold.
-const CONCURRENCY: usize = 8;
+/// Calls of one relay at once: enough that a plugin alone gets all the slots it may have, though one is kept back for each of the
+/// others. Else hardly anything would be claimed ahead of its turn.
+const CONCURRENCY: usize = 9;
+/// Results that it may hold, for each of them.
 const PLACES_PER_CALL: usize = 2;
 pub const RESULTS_MAX: usize = PLACES_PER_CALL * CONCURRENCY;
 pub const LEASE: Duration = Duration::from_secs(2);

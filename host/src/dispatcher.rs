@@ -228,15 +228,7 @@ fn given_back(claim: &Claim) -> Settlement {
     let error = "on its last life, it waits until another such message has ended".into();
     let pause = RetryPolicy::default().pause;
     let transition = Transition::Released { after: pause, reason: Reason::Overload, error };
-    let record = AttemptRecord {
-        attempt: claim.attempt,
-        took: Duration::ZERO,
-        http_status: None,
-        response_excerpt: None,
-        digest: None,
-    };
-    let rest = Rest::default();
-    Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, order: claim.order, rest, record }
+    Settlement::of(claim, transition)
 }
 
 fn host_fault(reason: Reason, error: String) -> Outcome {

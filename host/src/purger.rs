@@ -74,7 +74,7 @@ fn word(state: Finished) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use outboxd_core::{AttemptRecord, Lane, Order, Settlement, Transition};
+    use outboxd_core::{Lane, Order, Settlement, Transition};
     use outboxd_store::{MemoryMessage, MemoryStore, MessageFilter, OutboxStore as _};
 
     use super::*;
@@ -87,25 +87,8 @@ mod tests {
         store.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
         let lanes = [Lane { topic: "a".into(), slots: 1, order: Order::None }];
         let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.unwrap().remove(0);
-        let record = AttemptRecord {
-            attempt: claim.attempt,
-            took: Duration::ZERO,
-            http_status: None,
-            response_excerpt: None,
-            digest: None,
-        };
         let transition = Transition::Delivered;
-        store
-            .settle(&[Settlement {
-                id: claim.message.id,
-                lease_id: claim.lease_id,
-                transition,
-                order: Order::None,
-                rest: Default::default(),
-                record,
-            }])
-            .await
-            .unwrap();
+        store.settle(&[Settlement::of(&claim, transition)]).await.unwrap();
         store
     }
 

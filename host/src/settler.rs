@@ -304,13 +304,7 @@ mod tests {
 
     async fn hand_over(settler: &Settler, count: usize, order: Order) {
         for _ in 0..count {
-            let record = AttemptRecord {
-                attempt: Attempt(1),
-                took: Duration::ZERO,
-                http_status: None,
-                response_excerpt: None,
-                digest: None,
-            };
+            let record = AttemptRecord::of(Attempt(1));
             let settlement = Settlement {
                 id: MessageId(Uuid::now_v7()),
                 lease_id: LeaseId(Uuid::new_v4()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use outboxd_core::{AttemptRecord, Lane, MessageId, OnDead, Order, Reason, Settlement, Transition};
+use outboxd_core::{Lane, MessageId, OnDead, Order, Reason, Settlement, Transition};
 use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _, Selection};
 use serde_json::{Value, json};
 
@@ -20,22 +20,8 @@ async fn blocked() -> (Arc<MemoryStore>, MessageId) {
     let lanes = [Lane { topic: "orders".into(), slots: 2, order: Order::ByKey { on_dead: OnDead::Block } }];
     store.arrange(&lanes).await.expect("in memory");
     let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.expect("in memory").remove(0);
-    let record = AttemptRecord {
-        attempt: claim.attempt,
-        took: Duration::ZERO,
-        http_status: None,
-        response_excerpt: None,
-        digest: None,
-    };
     let transition = Transition::Dead { reason: Reason::Cancelled, error: "the account is closed".into() };
-    let settlement = Settlement {
-        id: claim.message.id,
-        lease_id: claim.lease_id,
-        transition,
-        order: claim.order,
-        rest: Default::default(),
-        record,
-    };
+    let settlement = Settlement::of(&claim, transition);
     store.settle(&[settlement]).await.expect("in memory");
     (store, claim.message.id)
 }

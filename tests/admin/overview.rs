@@ -49,6 +49,7 @@ async fn topics_that_wait_for_a_person_come_first() {
         topic("calm"),
         TopicStats { oldest_due_ms: Some(60_000), ..topic("late") },
         TopicStats { dead: 3, ..topic("with dead letters") },
+        TopicStats { oldest_due_ms: Some(5), blocked_keys: 1, ..topic("blocked") },
         TopicStats { oldest_due_ms: Some(10), paused: true, ..topic("paused") },
         TopicStats { oldest_due_ms: Some(20), ..topic("unrouted") },
         TopicStats { oldest_due_ms: Some(30), ..topic("parked") },
@@ -61,7 +62,7 @@ async fn topics_that_wait_for_a_person_come_first() {
     let heads = scraper::Selector::parse("#live-topics h3").expect("a selector");
     let order: Vec<String> = shown.select(&heads).map(|head| head.text().collect()).collect();
 
-    assert_eq!(order, ["parked", "unrouted", "paused", "with dead letters", "late", "calm"]);
+    assert_eq!(order, ["parked", "unrouted", "paused", "blocked", "with dead letters", "late", "calm"]);
     for why in ["Parked: its plugin is unhealthy.", "Unrouted: no plugin of this relay handles it.", "Paused: "] {
         assert_eq!(page.matches(why).count(), 1, "{why}");
     }

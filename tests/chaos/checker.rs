@@ -176,8 +176,8 @@ enum Explanation {
 /// A call has 10 s; the request was on its way for some of them.
 const SILENCE_MIN: Duration = Duration::from_secs(9);
 
-/// Why a message that the target took came again: the fault that hit its first relay between request and settle, or a
-/// relay that was asleep when it should have sent the second.
+/// Why a message that the target took came again: the fault that hit its first relay between request and settle, a relay that
+/// was asleep when it should have sent the second, a lease that a relay told it lost, or a target that did not answer.
 fn explain(evidence: &Evidence, id: Uuid, first: &Delivery, second: &Delivery) -> Option<Explanation> {
     // A call without an answer went on until its sender was gone.
     let settled_by = first.answered.map_or(second.at, |answered| answered + settled_within());

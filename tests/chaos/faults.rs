@@ -1,4 +1,4 @@
-//! What was done to the system, and when: the only excuse for a duplicate.
+//! What was done to the system, and when: it excuses duplicates.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

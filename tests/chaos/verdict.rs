@@ -22,7 +22,7 @@ pub struct Verdict {
     /// Delivered again, by the kind of fault that explains it. A lapse that a relay told of without a fault of ours counts
     /// apart, and so does a target that did not answer while the plugin waited.
     pub duplicates: BTreeMap<Cause, usize>,
-    /// The most that one fault has caused; of lapses without a fault all.
+    /// The most that one fault has caused; of lapses and silences, which have no fault, all.
     pub duplicates_max: BTreeMap<Cause, usize>,
     pub lost: Vec<String>,
     pub phantom: Vec<String>,

@@ -215,4 +215,7 @@ fn what_a_relay_has_parked_is_told_by_stats_where_that_relay_delivers_from_the_s
     assert!(table.contains("parked: its plugin is unhealthy"), "{table}");
     assert_eq!(parked(&stage, "off"), Value::Null, "nobody was asked");
     assert_eq!(parked(&other, &admin), Value::Null, "that relay knows nothing of this outbox");
+    let said = |stage: &Stage, admin: &str| stage.outboxd(&["stats", "--admin", admin]).stderr;
+    assert!(said(&other, &admin).contains("what is parked is not known"));
+    assert_eq!((said(&stage, &admin), said(&stage, "off")), (String::new(), String::new()));
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use outboxd_test_support::receiver::{Answer, Receiver};
-use outboxd_test_support::{guests, wait_for};
+use outboxd_test_support::wait_for;
 use serde_json::Value;
 
 use crate::health::{get, wait_until};
@@ -96,12 +96,7 @@ fn wait_for_counts(stage: &Stage, expected: (u64, u64, u64)) {
 fn a_target_breaks_a_relay_is_killed_the_binary_is_upgraded_and_nothing_is_lost() {
     let receiver = Receiver::start();
     let stage = Stage::postgres();
-    let manifest = format!(
-        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-         [settings]\nurl = \"{}\"\n",
-        receiver.url("/orders")
-    );
-    stage.install("webhook", &guests::plugin("webhook"), &manifest);
+    stage.install_webhook(&receiver.url("/orders"));
     let (old, new) = (PathBuf::from(env!("CARGO_BIN_EXE_outboxd")), stage.path().join("outboxd-new"));
     let installed = stage.path().join("outboxd");
     std::os::unix::fs::symlink(&old, &installed).expect("installed");
@@ -137,8 +132,10 @@ fn a_target_breaks_a_relay_is_killed_the_binary_is_upgraded_and_nothing_is_lost(
     std::os::unix::fs::symlink(&new, &installed).expect("installed");
     for relay in &mut relays {
         assert_ne!(relay.binary(), new);
-        publish(20);
-        relay.restart();
+        std::thread::scope(|threads| {
+            threads.spawn(|| publish(20));
+            relay.restart();
+        });
         assert_eq!(relay.binary(), new);
     }
     wait_for_counts(&stage, (90, 0, 0));

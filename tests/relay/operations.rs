@@ -53,12 +53,7 @@ fn doctor_as_the_docs_show_it() {
 fn a_restored_backup_is_held_by_a_pause_and_then_delivers_again_what_was_live() {
     let receiver = Receiver::start();
     let stage = Stage::postgres();
-    let manifest = format!(
-        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-         [settings]\nurl = \"{}\"\n",
-        receiver.url("/orders")
-    );
-    stage.install("webhook", &guests::plugin("webhook"), &manifest);
+    stage.install_webhook(&receiver.url("/orders"));
     let before = stage.publish("orders", "{}");
     stage.outboxd(&["run", "--once"]).ok();
     let pending = stage.publish("orders", "{}");
@@ -223,12 +218,7 @@ fn as_pid_1_it_drains_on_sigterm() {
     let receiver = Receiver::start();
     receiver.answer(|_| Answer::status(200).after(Duration::from_secs(1)));
     let stage = Stage::sqlite();
-    let manifest = format!(
-        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-         [settings]\nurl = \"{}\"\n",
-        receiver.url("/orders")
-    );
-    stage.install("webhook", &guests::plugin("webhook"), &manifest);
+    stage.install_webhook(&receiver.url("/orders"));
     let id = stage.publish("orders", "{}");
     let outboxd = stage.command(&["run"]);
     let mut unshare = Command::new("unshare");

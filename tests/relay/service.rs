@@ -115,6 +115,29 @@ fn a_hangup_takes_a_rotated_secret() {
 }
 
 #[test]
+fn a_hangup_takes_a_rotated_admin_token() {
+    let stage = Stage::sqlite();
+    let token = stage.path().join("token");
+    std::fs::write(&token, "the old one").expect("written");
+    let rest = std::fs::read_to_string(stage.config()).expect("the configuration");
+    std::fs::write(stage.config(), format!("admin_token = {{ file = {token:?} }}\n{rest}")).expect("written");
+    let relay = stage.relay_with(&["--admin", "127.0.0.1:0"]);
+    relay.wait_for_log("delivering from");
+    let admin = relay.admin();
+    // It reads the token anew each time; the relay does at a hangup.
+    let list = || stage.outboxd(&["plugin", "list", "--admin", &admin]);
+    list().ok();
+
+    std::fs::write(&token, "the new one").expect("written");
+    list().fails(1);
+    relay.signal("-HUP");
+    relay.wait_for_log("secrets, admin_token and retention are as the configuration says now");
+
+    list().ok();
+    relay.terminate();
+}
+
+#[test]
 fn completions_and_the_manual_are_generated() {
     let stage = Stage::sqlite();
     let run = |args: &[&str]| {

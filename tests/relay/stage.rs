@@ -84,6 +84,15 @@ impl Stage {
         self.install("verbs", &guests::guest("verbs"), &manifest);
     }
 
+    /// The plugin `webhook` for topic `orders`, which posts to `url` on loopback.
+    pub fn install_webhook(&self, url: &str) {
+        let manifest = format!(
+            "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+             [settings]\nurl = \"{url}\"\n"
+        );
+        self.install("webhook", &guests::plugin("webhook"), &manifest);
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outboxd"));
         command.args(args).arg("--config").arg(self.config()).current_dir(self.path());

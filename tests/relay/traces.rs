@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use outboxd_test_support::receiver::{Answer, Received, Receiver};
 use outboxd_test_support::tools::tool;
-use outboxd_test_support::{guests, wait_for};
+use outboxd_test_support::wait_for;
 use serde_json::Value;
 
 use crate::stage::{PATIENCE, RelayProcess, Stage};
@@ -19,13 +19,9 @@ const LATER: &str = "3600000";
 /// A relay that delivers `orders` to `target` and tells `collector` each so many milliseconds.
 fn relay(stage: &Stage, target: &Receiver, collector: &str, each_ms: &str) -> RelayProcess {
     configure(stage, collector);
-    let manifest = format!(
-        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
-         [settings]\nurl = \"{}\"\n",
-        target.url("/orders")
-    );
-    stage.install("webhook", &guests::plugin("webhook"), &manifest);
-    stage.relay_in(&[("OTEL_BSP_SCHEDULE_DELAY", each_ms)])
+    stage.install_webhook(&target.url("/orders"));
+    let resource = ("OTEL_RESOURCE_ATTRIBUTES", "host.name=here,service.name=another");
+    stage.relay_in(&[("OTEL_BSP_SCHEDULE_DELAY", each_ms), resource])
 }
 
 fn configure(stage: &Stage, collector: &str) {
@@ -49,6 +45,7 @@ fn spans(collector: &Receiver) -> Vec<Value> {
     let resources: Vec<_> = requests(collector).iter().flat_map(|request| list(&request["resourceSpans"])).collect();
     for resource in &resources {
         assert_eq!(attribute(&resource["resource"], "service.name"), "outboxd");
+        assert_eq!(attribute(&resource["resource"], "host.name"), "here");
     }
     let scopes = resources.iter().flat_map(|resource| list(&resource["scopeSpans"]));
     scopes.flat_map(|scope| list(&scope["spans"])).collect()
@@ -132,6 +129,24 @@ fn what_is_left_is_sent_at_a_stop_and_a_trace_begins_where_the_producer_had_none
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0]["parentSpanId"], "");
     assert_eq!(target.received()[0].header("traceparent"), Some(carried(&spans[0]).as_str()));
+}
+
+#[test]
+fn a_trace_that_its_producer_does_not_sample_is_told_to_the_target_alone() {
+    let (target, collector) = (Receiver::start(), Receiver::start());
+    let stage = Stage::sqlite();
+    let relay = relay(&stage, &target, &collector.url("/"), LATER);
+    for flags in ["00", "01"] {
+        let header = format!("traceparent=00-{TRACE}-{PRODUCER}-{flags}");
+        let id = stage.outboxd(&["publish", "orders", "--payload", "{}", "--header", &header]).ok().trim().to_owned();
+        stage.wait_until(&id, "delivered");
+    }
+
+    relay.terminate();
+
+    assert_eq!(spans(&collector).len(), 1);
+    let carried = target.received()[0].header("traceparent").expect("it goes on").to_owned();
+    assert!(carried.starts_with(&format!("00-{TRACE}-")) && carried.ends_with("-00"), "{carried}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl World {
     }
 
     fn start(&mut self) {
-        let loss = if self.scenario == Scenario::Storm { 0.02 } else { 0.0 };
+        let loss = if self.scenario == Scenario::Storm { 0.05 } else { 0.0 };
         let link = Link::new(loss);
         let store = FaultyStore {
             inner: self.store.clone(),

@@ -361,21 +361,8 @@ pub fn held(claim: &Claim) -> Held {
 }
 
 pub fn settlement(claim: &Claim, transition: Transition) -> Settlement {
-    let record = AttemptRecord {
-        attempt: claim.attempt,
-        took: Duration::from_millis(12),
-        http_status: None,
-        response_excerpt: None,
-        digest: None,
-    };
-    Settlement {
-        id: claim.message.id,
-        lease_id: claim.lease_id,
-        transition,
-        order: claim.order,
-        rest: Default::default(),
-        record,
-    }
+    let record = AttemptRecord { took: Duration::from_millis(12), ..AttemptRecord::of(claim.attempt) };
+    Settlement { record, ..Settlement::of(claim, transition) }
 }
 
 pub fn retry(after: Duration) -> Transition {

@@ -305,13 +305,7 @@ impl Run {
 
 fn settlement(lease: Lease, transition: Transition) -> Settlement {
     let Lease { held, order } = lease;
-    let record = AttemptRecord {
-        attempt: outboxd_core::Attempt(1),
-        took: Duration::from_millis(5),
-        http_status: None,
-        response_excerpt: None,
-        digest: None,
-    };
+    let record = AttemptRecord { took: Duration::from_millis(5), ..AttemptRecord::of(outboxd_core::Attempt(1)) };
     Settlement { id: held.id, lease_id: held.lease_id, transition, order, rest: Rest::default(), record }
 }
 

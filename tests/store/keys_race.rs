@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{Claim, Lane, MessageId, OnDead, Order, Transition};
-use outboxd_store::{KeyFilter, KeyState, Selection, Store};
-use sqlx::Connection as _;
+use outboxd_store::{KeyFilter, KeyState, Selection, Store, StoreError};
+use sqlx::PgConnection;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, retry, settlement};
 
@@ -202,18 +203,18 @@ async fn relays_never_deliver_two_of_a_key_at_once_nor_out_of_order_nor_forget_o
     assert_eq!(stats[0].live(), 0, "{stats:?}");
 }
 
-/// It waits for the message's lock while the message becomes the head of its key.
-#[tokio::test]
-async fn a_message_that_is_discarded_as_its_turn_comes_does_not_block_its_key() {
-    let store = TestStore::postgres().await;
+/// Two messages of a key, and a discard of the first that waits for the message's lock, while another transaction makes it the head of its key.
+async fn discard_as_the_turn_comes(
+    store: &TestStore,
+) -> (Vec<MessageId>, JoinHandle<Result<u64, StoreError>>, PgConnection) {
     let published = store.publish_keyed(&["a", "a"]).await;
     let mut arranging = store.postgres_connection().await;
-    let mut arranging = arranging.begin().await.unwrap();
     let (locks, adds) = (
         "select id from shop.outbox where id = $1 for update",
         "insert into shop.outbox_keys (topic, key, head) values ($2, 'a', $1)",
     );
-    sqlx::query(locks).bind(published[0].0).execute(&mut *arranging).await.unwrap();
+    sqlx::raw_sql("begin").execute(&mut arranging).await.unwrap();
+    sqlx::query(locks).bind(published[0].0).execute(&mut arranging).await.unwrap();
     let (admin, first) = (store.admin.clone(), Selection::Ids(vec![published[0]]));
     let discard = tokio::spawn(async move { admin.discard(&first, 1).await });
     let deadline = Instant::now() + LEASE;
@@ -223,10 +224,37 @@ async fn a_message_that_is_discarded_as_its_turn_comes_does_not_block_its_key() 
         assert!(Instant::now() < deadline, "the discard does not wait");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    sqlx::query(adds).bind(published[0].0).bind(TOPIC).execute(&mut *arranging).await.unwrap();
-    arranging.commit().await.unwrap();
+    sqlx::query(adds).bind(published[0].0).bind(TOPIC).execute(&mut arranging).await.unwrap();
+    (published, discard, arranging)
+}
+
+#[tokio::test]
+async fn a_message_that_is_discarded_as_its_turn_comes_does_not_block_its_key() {
+    let store = TestStore::postgres().await;
+    let (published, discard, mut arranging) = discard_as_the_turn_comes(&store).await;
+    sqlx::raw_sql("commit").execute(&mut arranging).await.unwrap();
 
     assert_eq!(discard.await.unwrap().unwrap(), 1);
 
     assert_eq!(ids(&store.claim_in_order(9, crate::keys::BLOCK).await), published[1..]);
+}
+
+/// As a browser does that is closed.
+#[tokio::test]
+async fn a_discard_whose_asker_goes_away_does_not_block_the_key() {
+    let store = TestStore::postgres().await;
+    let (published, discard, mut arranging) = discard_as_the_turn_comes(&store).await;
+
+    discard.abort();
+    assert!(discard.await.unwrap_err().is_cancelled());
+    sqlx::raw_sql("commit").execute(&mut arranging).await.unwrap();
+
+    let deadline = Instant::now() + LEASE;
+    let mut claimed = Vec::new();
+    while claimed.is_empty() {
+        assert!(Instant::now() < deadline, "the key does not go on");
+        claimed = ids(&store.claim_in_order(9, crate::keys::BLOCK).await);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(claimed, published[1..]);
 }

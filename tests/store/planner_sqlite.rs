@@ -22,6 +22,7 @@ async fn statements_search_by_index() {
         ("renew", include_str!("../../host/store/src/sqlite/sql/renew.sql"), 2),
         ("held", include_str!("../../host/store/src/sqlite/sql/held.sql"), 1),
         ("settle", include_str!("../../host/store/src/sqlite/sql/settle.sql"), 1),
+        ("settle_unordered", include_str!("../../host/store/src/sqlite/sql/settle_unordered.sql"), 1),
         ("settle_delete", include_str!("../../host/store/src/sqlite/sql/settle_delete.sql"), 1),
         ("release", include_str!("../../host/store/src/sqlite/sql/release.sql"), 1),
         ("add_keys", include_str!("../../host/store/src/sqlite/sql/add_keys.sql"), 2),

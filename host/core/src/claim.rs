@@ -79,6 +79,20 @@ pub struct Settlement {
     pub record: AttemptRecord,
 }
 
+impl Settlement {
+    /// Of an attempt of which nothing but its number is recorded; its key does not rest.
+    pub fn of(claim: &Claim, transition: Transition) -> Settlement {
+        Settlement {
+            id: claim.message.id,
+            lease_id: claim.lease_id,
+            transition,
+            order: claim.order,
+            rest: Rest::default(),
+            record: AttemptRecord::of(claim.attempt),
+        }
+    }
+}
+
 /// What the row's `history` keeps of an attempt, beside when it was settled, its result, reason and error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptRecord {
@@ -90,4 +104,11 @@ pub struct AttemptRecord {
     pub response_excerpt: Option<String>,
     /// The digest of the plugin version that ran.
     pub digest: Option<String>,
+}
+
+impl AttemptRecord {
+    /// Of an attempt of which nothing but its number is known.
+    pub fn of(attempt: Attempt) -> AttemptRecord {
+        AttemptRecord { attempt, took: Duration::ZERO, http_status: None, response_excerpt: None, digest: None }
+    }
 }

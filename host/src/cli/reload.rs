@@ -53,7 +53,7 @@ impl Reload {
             info!("SIGHUP: secrets, admin_token and retention are as the configuration says now");
         } else {
             warn!(
-                "SIGHUP: secrets, admin_token and retention are as the configuration says now; a restart is needed for {}",
+                "SIGHUP: secrets, admin_token and retention are as the configuration says now, but a restart is needed for {}",
                 restart.join(", ")
             );
         }

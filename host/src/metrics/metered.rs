@@ -290,21 +290,7 @@ mod tests {
     }
 
     fn settlement(claim: &Claim, transition: Transition) -> Settlement {
-        let record = AttemptRecord {
-            attempt: claim.attempt,
-            took: Duration::ZERO,
-            http_status: None,
-            response_excerpt: None,
-            digest: None,
-        };
-        Settlement {
-            id: claim.message.id,
-            lease_id: claim.lease_id,
-            transition,
-            order: Order::None,
-            rest: Default::default(),
-            record,
-        }
+        Settlement::of(claim, transition)
     }
 
     #[test]

@@ -181,13 +181,7 @@ impl Run {
 
     async fn settle(&mut self, lease: u8, transition: Transition, state: State, given_back: u32) {
         let Some(held) = chosen(&self.leases, lease) else { return };
-        let record = AttemptRecord {
-            attempt: Attempt(1),
-            took: Duration::ZERO,
-            http_status: None,
-            response_excerpt: None,
-            digest: None,
-        };
+        let record = AttemptRecord::of(Attempt(1));
         let is_release = given_back > 0;
         let settlement = [Settlement {
             id: held.id,

@@ -47,7 +47,7 @@ const fn simulated(
     tests: &'static str,
     breaks: &'static [&'static str],
 ) -> Bug {
-    Bug { number, what, place, suite: Suite::Simulation, tests, breaks, within: Duration::from_secs(30) }
+    Bug { number, what, place, suite: Suite::Simulation, tests, breaks, within: Duration::from_secs(120) }
 }
 
 const fn stored(number: u32, what: &'static str, tests: &'static str, breaks: &'static [&'static str]) -> Bug {

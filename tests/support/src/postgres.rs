@@ -48,11 +48,6 @@ impl TestPostgres {
         Self::with_sync(Sync::On, &[], &std::env::temp_dir())
     }
 
-    /// A server that goes by another clock than the machine's. Not to be crashed: it does not wait for its disk.
-    pub fn start_by(clock: &FakeClock) -> Self {
-        Self::with(Sync::Off, &[], &std::env::temp_dir(), clock.environment().into())
-    }
-
     /// The same with further settings, each `name=value`.
     pub fn start_with(settings: &[&str]) -> Self {
         Self::with_sync(Sync::On, settings, &std::env::temp_dir())
@@ -61,6 +56,11 @@ impl TestPostgres {
     /// The same with its data under the folder `parent`, on a small disk, say. A short path: it holds a socket.
     pub fn start_in(parent: &Path, settings: &[&str]) -> Self {
         Self::with_sync(Sync::On, settings, parent)
+    }
+
+    /// A server that goes by another clock than the machine's. Not to be crashed: it does not wait for its disk.
+    pub fn start_by(clock: &FakeClock) -> Self {
+        Self::with(Sync::Off, &[], &std::env::temp_dir(), clock.environment().into())
     }
 
     /// One server that all tests of this process share, for tests that only need a database of their own.
@@ -318,7 +318,7 @@ pub(crate) fn new_folder(parent: &Path) -> PathBuf {
     let name = format!("{FOLDER_PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let folder = parent.join(name);
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir(&folder).expect("create a folder for PostgreSQL");
+    fs::create_dir(&folder).expect("create a folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set permissions");
     if is_root() {
         chown(&folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("change the owner");

@@ -88,27 +88,33 @@ impl OutboxAdmin for Postgres {
 
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
         let (ids, matching) = (AssertSqlSafe(self.sql.discard_ids.clone()), AssertSqlSafe(self.sql.discard.clone()));
+        let free_discarded = AssertSqlSafe(self.sql.free_discarded.clone());
         let (selection, limit, prepared) = (selection.clone(), i64::from(limit), self.prepared);
-        let discarded: Vec<Uuid> = self
+        let discarded = self
             .people
             .run(move |connection| {
-                let query = match selection {
-                    Selection::Ids(chosen) => sqlx::query_scalar(ids).bind(uuids(&chosen)),
-                    Selection::Matching { topic, reason } => {
-                        sqlx::query_scalar(matching).bind(topic).bind(reason.map(|reason| reason.as_str()))
+                Box::pin(async move {
+                    let query = match selection {
+                        Selection::Ids(chosen) => sqlx::query_scalar(ids).bind(uuids(&chosen)),
+                        Selection::Matching { topic, reason } => {
+                            sqlx::query_scalar(matching).bind(topic).bind(reason.map(|reason| reason.as_str()))
+                        }
+                    };
+                    let discarded: Vec<Uuid> =
+                        query.bind(limit).persistent(prepared).fetch_all(&mut *connection).await?;
+                    let count = discarded.len() as u64;
+                    if count > 0 {
+                        // Here, not after it: whoever asked may go away, and to discard again would not find them.
+                        let freed = sqlx::query(free_discarded).bind(discarded).persistent(prepared);
+                        freed.execute(&mut *connection).await?;
                     }
-                };
-                Box::pin(query.bind(limit).persistent(prepared).fetch_all(connection))
+                    Ok(count)
+                })
             })
-            .await?;
-        let count = discarded.len() as u64;
-        if count > 0 {
-            let sql = AssertSqlSafe(self.sql.free_keys.clone());
-            self.change(move || sqlx::query(sql).bind(discarded)).await?;
-            // A key may go on.
-            self.signal.raise();
-        }
-        Ok(count)
+            .await;
+        // A key may go on, whatever the answer was.
+        self.signal.raise();
+        discarded
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {

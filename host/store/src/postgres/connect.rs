@@ -87,14 +87,14 @@ impl Group {
         Ok(Group { connections: Connections::new(connect, options.connections_max, give_up_after), begin })
     }
 
-    /// Does `work`, one statement, on a connection of this group.
+    /// Does `work` on a connection of this group. Behind a pooler all of it is one transaction.
     pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
     {
         let Some(begin) = self.begin.clone() else { return self.connections.run(work).await };
-        // Only a transaction pins a server connection behind the pooler. It ends with the statement.
+        // Only a transaction pins a server connection behind the pooler. It ends with the work.
         self.connections
             .run(move |connection| {
                 Box::pin(async move {

@@ -15,8 +15,8 @@ use crate::{Notify, OnDelivered, StoreError, StoreOptions};
 /// Beyond the wait for a lock: the disk's own time.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
 
-/// More rows than a claim returns: SQLite's thread would stop for their reader each time so many are on their way, with the
-/// database locked.
+/// More rows than a claim returns with usual settings. Beyond, SQLite's thread stops for their reader each time so many are on
+/// their way, with the database locked.
 const ROWS_MAX: usize = 1024;
 
 /// The outbox in an SQLite file. One connection writes: SQLite has one writer at a time anyway, and so our own statements

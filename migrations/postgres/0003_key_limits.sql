@@ -1,5 +1,25 @@
 -- Limits by key, and keys that rest.
 
+-- Relays lock these two in either order: whoever would wait for long lets go and tries again.
+do $outboxd_body$
+declare
+    before text := current_setting('lock_timeout');
+begin
+    for try in 1..200 loop
+        begin
+            perform set_config('lock_timeout', '200ms', true);
+            lock table {table} in share mode;
+            lock table {keys} in access exclusive mode;
+            perform set_config('lock_timeout', before, true);
+            return;
+        exception when lock_not_available then
+            perform pg_sleep(0.05);
+        end;
+    end loop;
+    raise exception 'the tables stayed locked by others' using errcode = 'lock_not_available';
+end
+$outboxd_body$;
+
 alter table {keys}
     -- Where so many messages of a key may be under way at once: those whose turn it is. Its head is then one of them, or one
     -- that waits for a retry; null: somebody has to look whether another may have its turn.

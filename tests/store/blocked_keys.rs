@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use outboxd_core::{LeaseStatus, MessageId, Reason, State, Transition};
+use outboxd_core::{LeaseStatus, MessageId, Reason, Rest, RestCause, Settlement, State, Transition};
 use outboxd_store::{Changed, Finished, KeyFilter, KeyState, KeySummary, Selection};
 
-use crate::backend::{TOPIC, TestStore, dead, draft, ids, on_every_store, retry};
+use crate::backend::{TOPIC, TestStore, dead, draft, ids, on_every_store, retry, settlement};
 use crate::keys::{BLOCK, SKIP, key_state};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -18,6 +18,7 @@ on_every_store! {
     a_discarded_message_lets_its_key_go_on
     a_held_message_may_be_discarded
     a_blocked_key_that_is_skipped_goes_on
+    a_blocked_key_that_rests_and_is_skipped_goes_on_when_it_has_rested
     what_blocks_a_key_is_not_purged
     keys_are_listed_with_what_is_at_their_head
     stats_count_blocked_keys
@@ -136,6 +137,19 @@ async fn a_blocked_key_that_is_skipped_goes_on(store: TestStore) {
 
     assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), [published[1]]);
     assert_eq!(store.state_of(published[0]).await, State::Dead);
+}
+
+async fn a_blocked_key_that_rests_and_is_skipped_goes_on_when_it_has_rested(store: TestStore) {
+    let published = store.publish_keyed(&["a", "a"]).await;
+    let claims = store.claim_in_order(9, BLOCK).await;
+    let rest = Rest { time: MINUTE, cause: Some(RestCause::RetryAfter), failures: Some(1) };
+    store.outbox.settle(&[Settlement { rest, ..settlement(&claims[0], dead()) }]).await.unwrap();
+
+    assert_eq!(store.admin.skip_key(TOPIC, "a").await.unwrap(), Changed::Yes);
+
+    assert_eq!(store.claim_in_order(9, BLOCK).await, []);
+    store.age(2 * MINUTE).await;
+    assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), [published[1]]);
 }
 
 async fn what_blocks_a_key_is_not_purged(store: TestStore) {

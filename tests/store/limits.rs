@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use outboxd_core::{
-    Claim, KEY_FAILURES_MAX, Lane, LeaseStatus, MessageId, Order, Rest, RestCause, Settlement, State, Transition,
+    Claim, KEY_FAILURES_MAX, Lane, LeaseStatus, MessageId, Order, Reason, Rest, RestCause, Settlement, State,
+    Transition,
 };
 use outboxd_store::{Changed, KeyFilter, KeyState, Selection};
 
@@ -36,6 +37,8 @@ on_every_store! {
     a_turn_ends_whose_message_is_held_as_its_topic_becomes_ordered
     a_turn_ends_whose_message_died_while_its_topic_was_ordered
     as_a_topic_becomes_ordered_what_is_discarded_lets_nothing_begin_beside_what_runs
+    a_turn_that_waits_for_a_retry_as_its_topic_becomes_ordered_lets_nothing_begin_beside_what_runs
+    a_key_that_was_blocked_while_its_topic_was_ordered_stays_so
     what_messages_of_a_key_tell_it_at_once_is_added_up
 }
 
@@ -416,6 +419,36 @@ async fn as_a_topic_becomes_ordered_what_is_discarded_lets_nothing_begin_beside_
 
     assert_eq!(store.claim_arranged(9, BLOCK).await, []);
     assert_eq!(store.state_of(published[2]).await, State::Held);
+}
+
+async fn a_turn_that_waits_for_a_retry_as_its_topic_becomes_ordered_lets_nothing_begin_beside_what_runs(
+    store: TestStore,
+) {
+    let published = store.publish_keyed(&["a"; 3]).await;
+    let claims = store.claim_arranged(9, TWO).await;
+    assert_eq!(ids(&claims), published[..2]);
+    // Given back, both keep their turn; the second will not be due for a minute.
+    for (claim, after) in claims.iter().zip([Duration::ZERO, MINUTE]) {
+        let released = Transition::Released { after, reason: Reason::Interrupted, error: "a stop".into() };
+        store.outbox.release(&[settlement(claim, released)]).await.unwrap();
+    }
+    assert_eq!(ids(&store.claim_arranged(9, BLOCK).await), published[..1]);
+
+    store.admin.discard(&Selection::Ids(vec![published[1]]), 1).await.unwrap();
+
+    assert_eq!(store.claim_arranged(9, BLOCK).await, []);
+}
+
+async fn a_key_that_was_blocked_while_its_topic_was_ordered_stays_so(store: TestStore) {
+    let published = store.publish_keyed(&["a"; 2]).await;
+    let claims = store.claim_arranged(9, BLOCK).await;
+    store.settle_with(&claims[0], dead(), Rest::default()).await;
+
+    assert_eq!(store.claim_arranged(9, TWO).await, []);
+
+    assert_eq!(store.key_states().await, [key_state("a", KeyState::Blocked, 1)]);
+    assert_eq!(store.admin.skip_key(TOPIC, "a").await.unwrap(), Changed::Yes);
+    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[1..]);
 }
 
 async fn what_messages_of_a_key_tell_it_at_once_is_added_up(store: TestStore) {

@@ -127,7 +127,7 @@ async fn relays_never_exceed_the_limit_of_a_key_nor_forget_one() {
     println!("{MESSAGES} messages in {:?}, {} rests", begun.elapsed(), race.rests.load(Relaxed));
 }
 
-async fn wait_until_one_waits_for_a_lock(watching: &mut PgConnection) {
+pub async fn wait_until_one_waits_for_a_lock(watching: &mut PgConnection) {
     let deadline = Instant::now() + LEASE;
     let waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     while sqlx::query_scalar::<_, i64>(waits).fetch_one(&mut *watching).await.unwrap() == 0 {
@@ -200,4 +200,28 @@ async fn a_place_stays_free_for_a_message_that_was_locked_as_it_was_looked_for()
     other.rollback().await.unwrap();
 
     assert_eq!(ids(&arranged().await), published[3..]);
+}
+
+/// Nobody sees what becomes of it; and what its key has counted must not be lost.
+#[tokio::test]
+async fn a_key_is_not_forgotten_while_its_only_message_is_locked() {
+    let store = TestStore::postgres().await;
+    let published = store.publish_keyed(&["a"]).await;
+    let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
+    store.outbox.arrange(&lanes).await.expect("arrange");
+    let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
+    let rest = Rest { failures: Some(3), ..Rest::default() };
+    store.outbox.settle(&[Settlement { rest, ..settlement(&claims[0], retry(LEASE)) }]).await.expect("settle");
+    let mut other = store.postgres_connection().await;
+    let mut other = other.begin().await.unwrap();
+    let locks = "select id from shop.outbox where id = $1 for update";
+    sqlx::query(locks).bind(published[0].0).execute(&mut *other).await.unwrap();
+
+    store.outbox.arrange(&lanes).await.expect("arrange");
+
+    other.rollback().await.unwrap();
+    store.admin.retry_now(&Selection::Ids(published), 1).await.expect("retry");
+    store.outbox.arrange(&lanes).await.expect("arrange");
+    let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
+    assert_eq!(claims[0].key_failures, 3);
 }

@@ -56,15 +56,19 @@ const ARRANGE: &str = include_str!("../../host/store/src/postgres/sql/arrange.sq
 const CLAIM_ORDERED: &str = include_str!("../../host/store/src/postgres/sql/claim_ordered.sql");
 const ARRANGE_LIMITED: &str = include_str!("../../host/store/src/postgres/sql/arrange_limited.sql");
 const CLAIM_LIMITED: &str = include_str!("../../host/store/src/postgres/sql/claim_limited.sql");
+const SETTLE_DELETE: &str = include_str!("../../host/store/src/postgres/sql/settle_delete.sql");
+const FREE_DISCARDED: &str = include_str!("../../host/store/src/postgres/sql/free_discarded.sql");
 const UNORDER: &str = include_str!("../../host/store/src/postgres/sql/unorder.sql");
 const PURGE: &str = include_str!("../../host/store/src/postgres/sql/purge_delivered.sql");
 const REDRIVE: &str = include_str!("../../host/store/src/postgres/sql/redrive.sql");
 
-/// What a plan did to the outbox table.
+/// What a plan did to the outbox table, and to its keys.
 #[derive(Debug, Default)]
 struct Cost {
     /// Rows that its scans looked at, whether they kept them or not.
     rows_read: f64,
+    /// The same of the table of keys.
+    keys_read: f64,
     /// The kinds of its scans.
     scans: BTreeMap<String, u32>,
 }
@@ -83,12 +87,18 @@ impl Cost {
 
     fn add(&mut self, node: &Value) {
         let kind = node["Node Type"].as_str().unwrap_or_default();
-        if kind.ends_with("Scan") && node["Relation Name"] == "outbox" {
+        if kind.ends_with("Scan") {
             let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
             let each =
                 number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
-            self.rows_read += each * number("Actual Loops");
-            *self.scans.entry(kind.to_string()).or_default() += 1;
+            match node["Relation Name"].as_str() {
+                Some("outbox") => {
+                    self.rows_read += each * number("Actual Loops");
+                    *self.scans.entry(kind.to_string()).or_default() += 1;
+                }
+                Some("outbox_keys") => self.keys_read += each * number("Actual Loops"),
+                _ => {}
+            }
         }
         for child in node["Plans"].as_array().into_iter().flatten() {
             self.add(child);
@@ -285,6 +295,77 @@ async fn settles_renewals_and_releases_search_by_id() {
                 let (cost, plan) = Cost::of(&mut connection, &format!("execute {statement} ({arguments})")).await;
                 // A settle looks twice: for what to delete and for what to update.
                 cost.assert_reads_at_most(200.0, &plan);
+            }
+        }
+    }
+}
+
+/// A hundred messages whose turn it is end among a hundred thousand keys.
+#[tokio::test]
+async fn the_end_of_a_turn_reads_the_keys_of_what_ends() {
+    let store = TestStore::postgres().await;
+    let fill = format!(
+        "alter table outbox disable trigger user;
+         insert into outbox (topic, key, payload, state, available_at, lease_id)
+             select 'busy', 'key' || n, '{{}}', 'processing', now() + interval '1 minute', gen_random_uuid()
+             from generate_series(1, 100) n;
+         insert into outbox (topic, key, payload, state, dead_at, reason)
+             select 'busy', 'dead' || n, '{{}}', 'dead', now(), 'discarded' from generate_series(1, 100) n;
+         insert into outbox (topic, payload) select 'busy', '{{}}' from generate_series(1, {ROWS});
+         insert into outbox_keys (topic, key, head, turns)
+             select m.topic, m.key, m.id, array[m.id] from outbox m where m.key is not null;
+         insert into outbox_keys (topic, key, head, turns)
+             select 'busy', 'other' || n, id, array[id]
+             from (select n, gen_random_uuid() as id from generate_series(1, {ROWS}) n) as others;
+         alter table outbox enable trigger user;"
+    );
+    store.execute(&fill).await.expect("fill the tables");
+    for statement in ["vacuum analyze outbox", "vacuum analyze outbox_keys"] {
+        store.execute(statement).await.expect("analyze");
+    }
+    let mut connection = store.postgres_connection().await;
+    prepare(
+        &mut connection,
+        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[], text[], bigint[])",
+        SETTLE,
+    )
+    .await;
+    prepare(&mut connection, "settle_delete (uuid[], uuid[])", SETTLE_DELETE).await;
+    prepare(&mut connection, "free_discarded (uuid[])", FREE_DISCARDED).await;
+    let arguments: (String, String, String) = sqlx::query_as(
+        "select
+             string_agg(quote_literal(a.text), ', ' order by a.place) filter (where a.place <= 11),
+             string_agg(quote_literal(a.text), ', ' order by a.place) filter (where a.place <= 2),
+             (select quote_literal(array_agg(id)::text) from shop.outbox where state = 'dead')
+         from (
+             select array_agg(id)::text as ids, array_agg(lease_id)::text as leases, array_agg('dead'::text)::text as states,
+                 array_agg(0)::text as zeros, array_agg('trap'::text)::text as reasons, array_agg('{}'::text)::text as entries,
+                 array_agg(true)::text as frees, array_agg('failures'::text)::text as causes, array_agg(1)::text as ones
+             from shop.outbox where state = 'processing'
+         ) as s
+         cross join lateral (values
+             (1, ids), (2, leases), (3, states), (4, zeros), (5, reasons), (6, reasons), (7, entries), (8, frees), (9, zeros),
+             (10, causes), (11, ones)
+         ) as a (place, text)",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+
+    for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
+        set(&mut connection, "plan_cache_mode", cache).await;
+        for (statement, arguments) in
+            [("settle", &arguments.0), ("settle_delete", &arguments.1), ("free_discarded", &arguments.2)]
+        {
+            for _ in 0..7 {
+                let (cost, plan) = Cost::of(&mut connection, &format!("execute {statement} ({arguments})")).await;
+                cost.assert_reads_at_most(500.0, &plan);
+                // Each to lock it, and again to change it.
+                assert!(
+                    (200.0..=500.0).contains(&cost.keys_read),
+                    "{statement} read {} keys:\n{plan:#}",
+                    cost.keys_read
+                );
             }
         }
     }

@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 
 use outboxd_store::{Migrated, Printed, Store, StoreError, StoreOptions, check_version, migrate, print_migrations};
+use sqlx::Connection as _;
 
 use crate::backend::{TestStore, on_every_database};
+use crate::limits_race::wait_until_one_waits_for_a_lock;
 
 on_every_database! {
     a_second_migration_has_nothing_to_do
@@ -115,9 +117,7 @@ async fn a_table_that_is_missing_says_what_to_do(store: TestStore) {
     assert!(check_version(&options).await.unwrap_err().to_string().contains("run \"outboxd migrate\""));
 }
 
-async fn a_table_of_version_2_goes_on_and_its_keys_may_be_limited(store: TestStore) {
-    let published = store.publish_keyed(&["a", "a", "a"]).await;
-    let before = store.claim_in_order(9, crate::keys::BLOCK).await;
+async fn back_to_version_2(store: &TestStore) {
     for undo in [
         "drop index outbox_held",
         "alter table outbox_keys drop column turns",
@@ -127,12 +127,43 @@ async fn a_table_of_version_2_goes_on_and_its_keys_may_be_limited(store: TestSto
     ] {
         store.execute(undo).await.unwrap();
     }
+}
+
+async fn a_table_of_version_2_goes_on_and_its_keys_may_be_limited(store: TestStore) {
+    let published = store.publish_keyed(&["a", "a", "a"]).await;
+    let before = store.claim_in_order(9, crate::keys::BLOCK).await;
+    back_to_version_2(&store).await;
 
     assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 2, to: 3 });
 
     store.settle_one(&before[0], outboxd_core::Transition::Delivered).await;
     let claims = store.claim_in_order(9, outboxd_core::Order::Limited { per_key: 2 }).await;
     assert_eq!(crate::backend::ids(&claims), published[1..]);
+}
+
+/// A claim may have the keys before the messages, a settle the messages before the keys.
+#[tokio::test]
+async fn a_migration_lets_relays_go_on_that_hold_what_it_waits_for() {
+    let store = TestStore::postgres().await;
+    store.publish_keyed(&["a"]).await;
+    store.claim_in_order(9, crate::keys::BLOCK).await;
+    back_to_version_2(&store).await;
+    let (one, another) =
+        ("update shop.outbox set lapses = lapses", "update shop.outbox_keys set free_at = free_at where key = 'a'");
+    for (first, then) in [(one, another), (another, one)] {
+        let mut relay = store.postgres_connection().await;
+        let mut relay = relay.begin().await.unwrap();
+        sqlx::query(first).execute(&mut *relay).await.unwrap();
+        let options = store.options.clone();
+        let migrating = tokio::spawn(async move { migrate(&options).await });
+        wait_until_one_waits_for_a_lock(&mut store.postgres_connection().await).await;
+
+        sqlx::query(then).execute(&mut *relay).await.expect("the migration lets go");
+
+        relay.commit().await.unwrap();
+        assert_eq!(migrating.await.unwrap().expect("it goes on"), Migrated { from: 2, to: 3 });
+        back_to_version_2(&store).await;
+    }
 }
 
 #[tokio::test]

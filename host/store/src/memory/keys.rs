@@ -90,6 +90,11 @@ impl Table {
 
         let mut arranged = 0;
         for name in asked {
+            // From before the topic was ordered: there the head alone has its turn.
+            if let Some(key) = self.keys.get_mut(&name).filter(|key| !key.turns.is_empty()) {
+                key.turns.clear();
+                arranged += 1;
+            }
             if self.keys.get(&name).is_none_or(|key| key.head.is_some() || key.free_at > now) {
                 continue;
             }
@@ -103,8 +108,7 @@ impl Table {
             if let Some(row) = self.rows.get_mut(&first) {
                 row.state = State::Pending;
             }
-            // Turns are from before the topic was ordered: there the head alone has its turn.
-            self.keys.entry(name).and_modify(|key| (key.head, key.turns) = (Some(first), Vec::new()));
+            self.keys.entry(name).and_modify(|key| key.head = Some(first));
             arranged += 1;
         }
         for id in due {
@@ -112,9 +116,6 @@ impl Table {
                 continue;
             }
             self.rows.entry(id).and_modify(Row::hold);
-            if let Some(key) = self.rows[&id].key_name().and_then(|name| self.keys.get_mut(&name)) {
-                key.turns.clear();
-            }
             arranged += 1;
         }
         arranged
@@ -145,7 +146,7 @@ impl Table {
     /// Whether an ordered lane may claim it: it has no key, or its turn has come.
     pub(super) fn is_at_head(&self, id: MessageId) -> bool {
         let Some(name) = self.rows.get(&id).and_then(Row::key_name) else { return true };
-        self.keys.get(&name).is_some_and(|key| key.head == Some(id))
+        self.keys.get(&name).is_some_and(|key| key.head == Some(id) && key.turns.is_empty())
     }
 
     /// The key of a message whose turn it is.
@@ -256,7 +257,8 @@ impl Table {
 
     /// Whether a dead message is in the way of its key.
     pub(super) fn blocks(&self, id: MessageId) -> bool {
-        self.rows.get(&id).is_some_and(|row| row.key.is_some() && row.state == State::Dead) && self.is_at_head(id)
+        let Some(row) = self.rows.get(&id).filter(|row| row.state == State::Dead) else { return false };
+        row.key_name().and_then(|name| self.keys.get(&name)).is_some_and(|key| key.head == Some(id))
     }
 
     pub(super) fn skip_key(&mut self, topic: &str, key: &str) -> bool {
@@ -264,7 +266,7 @@ impl Table {
         let name = (topic.to_owned(), key.to_owned());
         let blocked = self.keys.get(&name).is_some_and(|key| self.is_blocked(key));
         if blocked {
-            self.keys.entry(name).and_modify(|key| (key.head, key.free_at) = (None, now));
+            self.keys.entry(name).and_modify(|key| (key.head, key.free_at) = (None, key.free_at.max(now)));
         }
         blocked
     }

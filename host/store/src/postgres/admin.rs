@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::MessageId;
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Connection as _};
 use uuid::Uuid;
 
 use super::Postgres;
@@ -100,14 +100,15 @@ impl OutboxAdmin for Postgres {
                             sqlx::query_scalar(matching).bind(topic).bind(reason.map(|reason| reason.as_str()))
                         }
                     };
+                    let mut transaction = connection.begin().await?;
                     let discarded: Vec<Uuid> =
-                        query.bind(limit).persistent(prepared).fetch_all(&mut *connection).await?;
+                        query.bind(limit).persistent(prepared).fetch_all(&mut *transaction).await?;
                     let count = discarded.len() as u64;
                     if count > 0 {
-                        // Here, not after it: whoever asked may go away, and to discard again would not find them.
                         let freed = sqlx::query(free_discarded).bind(discarded).persistent(prepared);
-                        freed.execute(&mut *connection).await?;
+                        freed.execute(&mut *transaction).await?;
                     }
+                    transaction.commit().await?;
                     Ok(count)
                 })
             })

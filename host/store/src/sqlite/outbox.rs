@@ -130,13 +130,13 @@ impl Sqlite {
         let topics = json!(lanes.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
         let (window, keys) = (window(lanes), keys_max(lanes));
         let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
-        let (add_keys, forget_keys, choose_heads, let_go, hold, end_turns) = (
+        let (add_keys, forget_keys, end_turns, choose_heads, let_go, hold) = (
             sql(&self.sql.add_keys),
             sql(&self.sql.forget_keys),
+            sql(&self.sql.end_turns),
             sql(&self.sql.choose_heads),
             sql(&self.sql.let_go),
             sql(&self.sql.hold),
-            sql(&self.sql.end_turns),
         );
         self.write(move |connection| {
             Box::pin(async move {
@@ -145,18 +145,14 @@ impl Sqlite {
                 // Before keys are added: the message of a new one may be under a lost lease, and does not wait before it is held.
                 sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
                 sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
+                let ended = sqlx::query(end_turns).bind(topics).bind(window).execute(&mut *transaction).await?;
                 let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
                 let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
                 let heads: Vec<String> = heads.into_iter().flatten().collect();
                 sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
-                let hold = sqlx::query_scalar(hold).bind(topics).bind(window);
-                let held: Vec<Option<i64>> = hold.fetch_all(&mut *transaction).await?;
-                let with_turns: Vec<i64> = held.iter().copied().flatten().collect();
-                if !with_turns.is_empty() {
-                    sqlx::query(end_turns).bind(json!(with_turns).to_string()).execute(&mut *transaction).await?;
-                }
+                let held = sqlx::query(hold).bind(topics).bind(window).execute(&mut *transaction).await?;
                 transaction.commit().await?;
-                Ok((heads.len() + held.len()) as u64)
+                Ok(ended.rows_affected() + heads.len() as u64 + held.rows_affected())
             })
         })
         .await

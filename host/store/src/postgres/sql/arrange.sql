@@ -9,7 +9,7 @@
 with lane as materialized (
     select asked.topic from unnest($1::text[]) as asked (topic)
 ),
--- Due, but not at the head of their key.
+-- Due, but not at the head of their key, or with turns from before the topic was ordered.
 astray as materialized (
     select due.id, due.topic, due.key
     from lane
@@ -23,7 +23,7 @@ astray as materialized (
         limit $2
     ) as due
     where due.key is not null
-        and due.id is distinct from (select k.head from {keys} as k where k.topic = due.topic and k.key = due.key)
+        and due.id is distinct from (select k.head from {keys} as k where k.topic = due.topic and k.key = due.key and k.turns = '{}')
 ),
 asked as materialized (
     select a.topic, a.key from astray as a
@@ -45,6 +45,7 @@ chosen as materialized (
         k.topic,
         k.key,
         k.head,
+        k.turns,
         k.holds,
         k.free_at,
         (select s.holds from {keys} as s where s.topic = asked.topic and s.key = asked.key) as holds_seen,
@@ -62,7 +63,7 @@ chosen as materialized (
         end as first
     from asked
     cross join lateral (
-        select l.topic, l.key, l.head, l.holds, l.free_at
+        select l.topic, l.key, l.head, l.turns, l.holds, l.free_at
         from {keys} as l
         where l.topic = asked.topic
             and l.key = asked.key
@@ -115,7 +116,11 @@ noted as (
         and k.key = any (array(select chosen.key from chosen))
         and k.topic = c.topic
         and k.key = c.key
-        and (c.first in (select next.id from next) or (c.topic, c.key) in (select b.topic, b.key from behind as b))
+        and (
+            c.first in (select next.id from next)
+            or (c.topic, c.key) in (select b.topic, b.key from behind as b)
+            or cardinality(c.turns) > 0
+        )
 ),
 gone as (
     delete from {keys} as k
@@ -137,4 +142,5 @@ select
         from astray as a
         where (select k.holds from {keys} as k where k.topic = a.topic and k.key = a.key) is null
     ) as unknown,
-    (select count(*) from next) + (select count(*) from behind) as arranged
+    (select count(*) from next) + (select count(*) from behind) + (select count(*) from chosen where cardinality(chosen.turns) > 0)
+        as arranged

@@ -54,6 +54,7 @@ chosen as materialized (
         k.turns as turns_before,
         live.turns,
         (select s.holds from {keys} as s where s.topic = asked.topic and s.key = asked.key) as holds_seen,
+        (select cardinality(s.turns) from {keys} as s where s.topic = asked.topic and s.key = asked.key) as turns_seen,
         case
             -- A key that rests goes on with none of them, one that has rested with one.
             when k.free_at > now() then 0
@@ -192,6 +193,7 @@ arranged as materialized (
         -- It was locked, or waits for a retry by now.
         (c.topic, c.key) in (select w.topic, w.key from wanted as w where w.id not in (select next.id from next)) as is_missing_one,
         c.turns_before,
+        c.turns_seen,
         later.id as later,
         array(select t.id from unnest(c.turns) as t (id) where t.id <> all (coalesce(taken.ids, '{}')))
             || coalesce(given.ids, '{}') as turns
@@ -229,7 +231,11 @@ gone as (
         and k.key = a.key
         and a.room > 0
         and cardinality(a.turns_before) = 0
-        and a.later is null
+        -- Otherwise a turn has ended since this statement began, and how is not seen here.
+        and a.turns_seen = 0
+        and not exists (
+            select from {table} as o where o.topic = a.topic and o.key = a.key and o.state in ('pending', 'held')
+        )
         and a.is_sure
         and (a.topic, a.key) not in (select w.topic, w.key from wanted as w)
         and (a.topic, a.key) not in (select s.topic, s.key from astray as s)

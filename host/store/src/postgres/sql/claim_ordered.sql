@@ -38,7 +38,8 @@ where m.id = any (array(
                     limit $6
                 ) as w
                 where w.key is null
-                    or w.id = (select k.head from {keys} as k where k.topic = w.topic and k.key = w.key)
+                    -- Turns are from before the topic was ordered: arrange.sql ends them first.
+                    or w.id = (select k.head from {keys} as k where k.topic = w.topic and k.key = w.key and k.turns = '{}')
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

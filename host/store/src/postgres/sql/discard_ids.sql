@@ -1,52 +1,18 @@
--- Makes live messages dead: $1 ids, $2 at most how many. One that is being processed loses its lease. A key goes
--- on without the one at its head.
-with discarded as (
-    update {table} as m
-    set state = 'dead',
-        lease_id = null,
-        reason = 'discarded',
-        last_error = 'discarded by a person',
-        dead_at = now()
-    where m.id = any (array(
-        select l.id
-        from {table} as l
-        where l.id = any ($1::uuid[])
-            and l.state in ('pending', 'processing', 'held')
-        order by l.id
-        limit $2
-        for update
-    ))
-        and m.state in ('pending', 'processing', 'held')
-    returning m.id, m.topic, m.key
-),
-of_key as (
-    select d.topic, d.key, array_agg(d.id) as ids
-    from discarded as d
-    where d.key is not null
-    group by d.topic, d.key
-),
--- In one order: otherwise two of these statements could wait for each other's keys in a circle. The arrays below are read before
--- the first key is changed, so all of them are locked by then.
-locked as materialized (
-    select k.topic, k.key
-    from of_key as o
-    join {keys} as k on k.topic = o.topic and k.key = o.key
-    where k.topic = any (array(select of_key.topic from of_key))
-        and k.key = any (array(select of_key.key from of_key))
-        and (k.head = any (o.ids) or k.turns && o.ids)
-    order by k.topic, k.key
-    for no key update of k
-),
-freed as (
-    update {keys} as k
-    set head = null,
-        turns = array(select t.id from unnest(k.turns) as t (id) where t.id <> all (o.ids)),
-        free_at = greatest(k.free_at, now())
-    from of_key as o
-    where k.topic = any (array(select locked.topic from locked))
-        and k.key = any (array(select locked.key from locked))
-        and k.topic = o.topic
-        and k.key = o.key
-        and (k.head = any (o.ids) or k.turns && o.ids)
-)
-select id from discarded
+-- Makes live messages dead: $1 ids, $2 at most how many. One that is being processed loses its lease.
+update {table} as m
+set state = 'dead',
+    lease_id = null,
+    reason = 'discarded',
+    last_error = 'discarded by a person',
+    dead_at = now()
+where m.id = any (array(
+    select l.id
+    from {table} as l
+    where l.id = any ($1::uuid[])
+        and l.state in ('pending', 'processing', 'held')
+    order by l.id
+    limit $2
+    for update
+))
+    and m.state in ('pending', 'processing', 'held')
+returning m.id

@@ -1,5 +1,5 @@
--- Lets the next messages go on of keys at whose head these discarded ones are: $1 ids. Only a statement that begins once they
--- are dead sees a turn that they were given while discard.sql waited for them.
+-- Lets the next messages go on of keys whose turn these discarded ones have: $1 ids. In the same transaction, and a statement of
+-- its own: only one that begins once they are dead sees a turn that they were given while discard.sql waited for them.
 with of_key as materialized (
     select m.topic, m.key, array_agg(m.id) as ids
     from {table} as m

@@ -3,7 +3,7 @@
 with skipped as (
     update {keys} as k
     set head = null,
-        free_at = now()
+        free_at = greatest(k.free_at, now())
     where k.topic = $1
         and k.key = $2
         and k.head is not null

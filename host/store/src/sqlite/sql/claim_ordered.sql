@@ -30,7 +30,10 @@ where m.id in (
                     limit ?6
                 ) as w
                 where w.key is null
-                    or exists (select 1 from {keys} as k where k.topic = w.topic and k.key = w.key and k.head = w.id)
+                    -- Turns are from before the topic was ordered: end_turns.sql ends them first.
+                    or exists (
+                        select 1 from {keys} as k where k.topic = w.topic and k.key = w.key and k.head = w.id and k.turns = '[]'
+                    )
                 limit ?2
             ) as head
         )) as due

@@ -25,7 +25,3 @@ where m.id in (
     -- Only where the key is there: a message may have become due since keys were added, and nobody looks for what is held without
     -- a key.
     and exists (select 1 from {keys} as k where k.topic = m.topic and k.key = m.key and k.head is not m.id)
--- Where the key knows turns from before its topic was ordered.
-returning (
-    select k.rowid from {keys} as k where k.topic = {table_unqualified}.topic and k.key = {table_unqualified}.key and k.turns <> '[]'
-)

@@ -20,6 +20,7 @@ on_every_database! {
     once_waits_for_no_rate_where_nothing_is_due,
     once_waits_for_no_rest_that_was_asked_for,
     a_key_rests_whose_target_does_not_end_its_answers,
+    a_key_rests_whose_target_keeps_calls_until_their_deadline,
 }
 
 fn install(stage: &Stage, more: &str) {
@@ -232,5 +233,19 @@ fn a_key_rests_whose_target_does_not_end_its_answers(stage: Stage) {
 
     assert_eq!((&key["reason"], &key["depth"]), (&json!("failures"), &json!(1)));
     assert!(stage.show(&published[0])["last_error"].to_string().contains("Timeout"));
+    drop(relay);
+}
+
+fn a_key_rests_whose_target_keeps_calls_until_their_deadline(stage: Stage) {
+    install(&stage, "[limits]\nper_key = 1\ndeadline = \"1s\"\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n");
+    let order = json!({ "do": "http", "url": target_without_bodies() });
+    let published: Vec<String> = (0..6).map(|_| publish(&stage, "a", &order)).collect();
+    let relay = stage.relay();
+
+    let key = wait_until_paused(&stage);
+
+    assert_eq!(key["reason"], "failures");
+    assert_eq!(published.iter().map(|id| stage.show(id)["attempts"].clone()).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 0]);
+    assert_eq!(stage.show(&published[0])["reason"], "deadline");
     drop(relay);
 }

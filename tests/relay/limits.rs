@@ -1,5 +1,6 @@
 //! Limits by key and keys that rest, with the real binary; docs/keys.md.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -21,6 +22,7 @@ on_every_database! {
     once_waits_for_no_rest_that_was_asked_for,
     a_key_rests_whose_target_does_not_end_its_answers,
     a_key_rests_whose_target_keeps_calls_until_their_deadline,
+    the_webhook_plugin_asks_for_rest_where_its_target_does_and_leaves_failures_to_the_host,
 }
 
 fn install(stage: &Stage, more: &str) {
@@ -247,5 +249,32 @@ fn a_key_rests_whose_target_keeps_calls_until_their_deadline(stage: Stage) {
     assert_eq!(key["reason"], "failures");
     assert_eq!(published.iter().map(|id| stage.show(id)["attempts"].clone()).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 0]);
     assert_eq!(stage.show(&published[0])["reason"], "deadline");
+    drop(relay);
+}
+
+fn the_webhook_plugin_asks_for_rest_where_its_target_does_and_leaves_failures_to_the_host(stage: Stage) {
+    let receiver = Receiver::start();
+    receiver.answer(|request| Answer::status(if request.path == "/busy" { 429 } else { 502 }));
+    let manifest = format!(
+        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+         [limits]\nper_key = 1\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n[settings]\nurl = \"{}\"\n",
+        receiver.url("/{key}"),
+    );
+    stage.install("webhook", &guests::plugin("webhook"), &manifest);
+    for key in ["busy", "sick", "sick", "sick", "sick", "sick"] {
+        stage.outboxd(&["publish", "orders", "--key", key, "--payload", "{}"]).ok();
+    }
+    let relay = stage.relay();
+
+    let mut reasons = BTreeMap::new();
+    let both_rest = || {
+        for key in paused(&stage) {
+            reasons.insert(key["key"].as_str().unwrap_or_default().to_owned(), key["reason"].clone());
+        }
+        reasons.len() == 2
+    };
+    assert!(wait_for(PATIENCE, both_rest), "{reasons:?}");
+
+    assert_eq!(reasons, [("busy".into(), json!("plugin")), ("sick".into(), json!("failures"))].into());
     drop(relay);
 }

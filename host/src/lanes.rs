@@ -268,6 +268,17 @@ mod tests {
         assert_eq!(until_allowed(&["shop.a"], &rated, &slots), Some(Duration::from_secs(1)));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_corrected_rate_holds_at_once_and_not_when_the_old_one_lets_the_next_call_go() {
+        let slots = Slots::new(64);
+        let rated = |calls| Plugins { rate: Rate::per_second(calls), ..open(16, 1) };
+        let _begun = slots.take(&rated(1.0 / 3600.0).route("shop").expect("a route"), 100);
+        assert_eq!(planned(&["shop.a"], &rated(1.0 / 3600.0), &slots), []);
+
+        assert_eq!(planned(&["shop.a"], &rated(30.0), &slots), [("shop.a".into(), 3)]);
+        assert_eq!(until_allowed(&["shop.a"], &rated(30.0), &slots), None);
+    }
+
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
     proptest::proptest! {

@@ -97,7 +97,7 @@ struct Work {
     due_fresh: Option<Instant>,
     /// Until when claims may reach ahead, past messages that lost a lease.
     carefree: Option<Instant>,
-    /// In ordered topics it has to be chosen whose turn it is before more can be claimed.
+    /// Where keys are a unit of delivery it has to be chosen whose turn it is before more can be claimed.
     arrange: bool,
     /// How long it took, at the last look, until a plugin that had something due and whose rate left no call could begin one.
     until_allowed: Option<Duration>,
@@ -156,7 +156,8 @@ impl Relay {
         self.stop(work).await
     }
 
-    /// Delivers what is due and returns when nothing more can be claimed. An error of the database ends it.
+    /// Delivers what is due and returns when nothing more can be claimed: it waits for the rate of a plugin, and for no key that
+    /// rests. An error of the database ends it.
     pub async fn run_once(&self, shutdown: CancellationToken) -> Result<Stopped, StoreError> {
         let mut work = self.start();
         let mut failed = None;
@@ -166,9 +167,11 @@ impl Relay {
             let is_over = self.slots.usage().is_idle() && work.dispatcher.settler.all_is_written();
             match self.look(&mut work).await {
                 Ok(Look::Claimed | Look::Again) => {}
-                Ok(Look::Nothing) if is_over => match self.until_next(&work) {
-                    // Calls are spaced, or a key of which this very run has delivered a message rests for a moment.
-                    Some(next) => drop(shutdown.run_until_cancelled(sleep(next)).await),
+                Ok(Look::Nothing) if is_over => match work.until_allowed {
+                    // Another plugin may have something to do before.
+                    Some(next) => {
+                        shutdown.run_until_cancelled(sleep(next.min(self.options.poll_interval))).await;
+                    }
                     None => break,
                 },
                 Ok(Look::Nothing) if work.dispatcher.settler.places_free() == 0 => {
@@ -301,17 +304,13 @@ impl Relay {
         // Jittered, so that a fleet does not poll in step: 0.75 to 1.25 of the interval.
         let at_most = self.options.poll_interval.mul_f64(0.75 + 0.5 * (self.draw_jitter)().share());
         let at_most = if self.slots.usage().has_waiting() { at_most.min(NAP) } else { at_most };
-        let at_most = self.until_next(work).map_or(at_most, |next| next.min(at_most));
+        // Sooner where a key will have rested, or a rate allows a call.
+        let at_most = self.alarms.next().into_iter().chain(work.until_allowed).fold(at_most, Duration::min);
         tokio::select! {
             biased;
             _ = self.store.wait_for_work(at_most) => work.due_fresh = None,
             () = self.slots.room() => {}
         }
-    }
-
-    /// How long until more may be claimed, where that is known to be soon: a key has rested, or a rate allows a call.
-    fn until_next(&self, work: &Work) -> Option<Duration> {
-        self.alarms.next().into_iter().chain(work.until_allowed).min()
     }
 
     /// Lets calls end within the grace, interrupts the rest, and writes what they came to.

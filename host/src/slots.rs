@@ -230,13 +230,17 @@ impl Usage {
     /// How many calls of a plugin may begin as far as its rate is concerned.
     pub fn allowed(&self, route: &Route) -> usize {
         let Some(rate) = route.rate else { return usize::MAX };
-        self.allowed.get(&route.plugin).map_or(rate.burst(), Bucket::whole)
+        self.bucket(route).map_or(rate.burst(), Bucket::whole)
     }
 
     /// How long until a plugin may begin a call whose rate leaves none.
     pub fn until_allowed(&self, route: &Route) -> Option<Duration> {
-        route.rate?;
-        self.allowed.get(&route.plugin).filter(|bucket| bucket.whole() == 0).map(Bucket::until_next)
+        self.bucket(route).filter(|bucket| bucket.whole() == 0).map(Bucket::until_next)
+    }
+
+    /// What the plugin's rate leaves, unless a new version has brought another rate since its last call.
+    fn bucket(&self, route: &Route) -> Option<&Bucket> {
+        self.allowed.get(&route.plugin).filter(|bucket| Some(bucket.rate()) == route.rate)
     }
 
     /// How many messages may still be claimed ahead.

@@ -1,4 +1,4 @@
-//! Lets go of messages that were held for their key, once their topic is not ordered any more.
+//! Lets go of messages that were held for their key, once their topic is not ordered or limited by key any more.
 
 use std::sync::Arc;
 use std::time::Duration;

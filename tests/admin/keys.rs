@@ -1,10 +1,10 @@
-//! The keys of ordered topics, on the page and in the API.
+//! The keys of topics that are ordered or limited by key, on the page and in the API.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use outboxd_core::{Lane, MessageId, OnDead, Order, Reason, Settlement, Transition};
+use outboxd_core::{Lane, MessageId, OnDead, Order, Reason, Rest, RestCause, Settlement, Transition};
 use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _, Selection};
 use serde_json::{Value, json};
 
@@ -68,6 +68,35 @@ async fn a_form_ends_the_wait_of_a_key() {
 
     assert!(get(&admin, &answer.location).await.text.contains("The key goes on."));
     assert_eq!(store.due_topics().await.expect("in memory").len(), 1);
+}
+
+#[tokio::test]
+async fn the_page_shows_why_a_limited_key_rests_and_a_form_ends_it() {
+    let store = Arc::new(MemoryStore::default());
+    let put = || {
+        let key = Some("a".into());
+        store.put(MemoryMessage { topic: "orders".into(), key, payload: b"{}".to_vec(), ..MemoryMessage::default() })
+    };
+    put();
+    let lanes = [Lane { topic: "orders".into(), slots: 1, order: Order::Limited { per_key: 2 } }];
+    store.arrange(&lanes).await.expect("in memory");
+    let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.expect("in memory").remove(0);
+    let rest = Rest { time: Duration::from_secs(600), cause: Some(RestCause::RetryAfter), failures: Some(5) };
+    store.settle(&[Settlement { rest, ..Settlement::of(&claim, Transition::Delivered) }]).await.expect("in memory");
+    put();
+    store.arrange(&lanes).await.expect("in memory");
+    let admin = admin(store.clone(), vec![], vec![]);
+
+    let page = get(&admin, "/keys?state=paused").await.text;
+    for text in ["retry-after", ", due in ", "1 behind", "Go on now"] {
+        assert!(page.contains(text), "{text} is not in {page}");
+    }
+    assert!(!page.contains("at its head"), "a limited key has no head: {page}");
+
+    let answer = submit(&admin, "/do/keys/resume-key", "topic=orders&key=a&back=%2Fkeys").await;
+
+    assert!(get(&admin, &answer.location).await.text.contains("The key goes on."));
+    assert!(get(&admin, "/keys?state=paused").await.text.contains("No key."));
 }
 
 #[tokio::test]

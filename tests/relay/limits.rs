@@ -1,5 +1,6 @@
 //! Limits by key and keys that rest, with the real binary; docs/keys.md.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -16,8 +17,12 @@ on_every_database! {
     no_more_calls_of_a_key_than_its_limit_are_under_way,
     calls_of_a_key_are_spaced,
     a_plugin_is_called_no_more_often_than_its_rate,
+    a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it,
     once_waits_for_no_rate_where_nothing_is_due,
+    once_waits_for_no_rest_that_was_asked_for,
     a_key_rests_whose_target_does_not_end_its_answers,
+    a_key_rests_whose_target_keeps_calls_until_their_deadline,
+    the_webhook_plugin_asks_for_rest_where_its_target_does_and_leaves_failures_to_the_host,
 }
 
 fn install(stage: &Stage, more: &str) {
@@ -54,7 +59,7 @@ fn metrics(address: &str) -> String {
 
 fn a_key_whose_target_asks_for_rest_gets_it_though_its_plugin_says_nothing(stage: Stage) {
     let receiver = Receiver::start();
-    receiver.script([Answer::status(429).header("retry-after", "3000")]);
+    receiver.script([Answer::status(429).header("retry-after", "30000")]);
     install(&stage, "[limits]\nper_key = 2\n[retry]\nbase = \"1ms\"\nmax = \"1h\"\n");
     let order = json!({ "do": "http", "url": receiver.url("/") });
     let asked = publish(&stage, "a", &order);
@@ -67,7 +72,8 @@ fn a_key_whose_target_asks_for_rest_gets_it_though_its_plugin_says_nothing(stage
     stage.wait_until(&asked, "held");
 
     assert_eq!((&key["key"], &key["reason"]), (&json!("a"), &json!("retry-after")));
-    assert!(key["due_in_ms"].as_u64().is_some_and(|ms| ms > 1_000_000), "{key:?}");
+    let due_in_ms = key["due_in_ms"].as_u64().unwrap_or_default();
+    assert!((1_000_000..=3_600_000).contains(&due_in_ms), "no longer than the longest wait between two tries: {key:?}");
     let table = stage.outboxd(&["keys", "--state", "paused"]).ok();
     assert!(table.contains("retry-after"), "{table}");
     assert_eq!(receiver.count(), 2, "its target is left alone");
@@ -122,18 +128,36 @@ fn no_more_calls_of_a_key_than_its_limit_are_under_way(stage: Stage) {
 }
 
 fn calls_of_a_key_are_spaced(stage: Stage) {
-    let receiver = Receiver::start();
-    install(&stage, "[limits]\nper_key_rate = \"5/s\"\n");
-    let published: Vec<String> =
-        (0..4).map(|_| publish(&stage, "a", &json!({ "do": "http", "url": receiver.url("/") }))).collect();
+    for order in ["", "ordered = true\n"] {
+        let receiver = Receiver::start();
+        // Further apart than two polls: 200 ms.
+        install(&stage, &format!("{order}[limits]\nper_key_rate = \"2/s\"\n"));
+        let published: Vec<String> =
+            (0..3).map(|_| publish(&stage, "a", &json!({ "do": "http", "url": receiver.url("/") }))).collect();
 
-    stage.outboxd(&["run", "--once"]).ok();
+        stage.outboxd(&["run", "--once"]).ok();
 
-    assert!(published.iter().all(|id| stage.show(id)["state"] == "delivered"), "a run to the end waits for them");
-    let received = receiver.received();
-    let took = received[3].at - received[0].at;
-    // Three times 200 ms, less what the first request needed to arrive.
-    assert!(took > Duration::from_millis(400), "{took:?}");
+        assert!(published.iter().all(|id| stage.show(id)["state"] == "delivered"), "a run to the end waits for them");
+        let received = receiver.received();
+        let took = received[2].at - received[0].at;
+        // Twice 500 ms, less what the first request needed to arrive.
+        assert!(took > Duration::from_millis(700), "{order:?}: {took:?}");
+    }
+}
+
+fn a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it(stage: Stage) {
+    install(&stage, "[limits]\nper_key_rate = \"1/h\"\n");
+    let published = [(); 2].map(|()| publish(&stage, "a", &json!({ "do": "succeed" })));
+    let relay = stage.relay();
+
+    let key = wait_until_paused(&stage);
+
+    assert_eq!((&key["reason"], &key["depth"]), (&json!("rate"), &json!(1)));
+    stage.outboxd(&["keys", "resume", "verbs", "a"]).ok();
+    for id in published {
+        stage.wait_until(&id, "delivered");
+    }
+    drop(relay);
 }
 
 fn a_plugin_is_called_no_more_often_than_its_rate(stage: Stage) {
@@ -152,7 +176,7 @@ fn a_plugin_is_called_no_more_often_than_its_rate(stage: Stage) {
 }
 
 fn once_waits_for_no_rate_where_nothing_is_due(stage: Stage) {
-    install(&stage, "[limits]\nrate = \"1/h\"\n");
+    install(&stage, "[limits]\nrate = \"1/h\"\nper_key_rate = \"1/h\"\n");
     let published = publish(&stage, "a", &json!({ "do": "succeed" }));
 
     let mut run = stage.command(&["run", "--once"]).spawn().expect("outboxd starts");
@@ -164,6 +188,21 @@ fn once_waits_for_no_rate_where_nothing_is_due(stage: Stage) {
     assert_eq!(stage.show(&published)["state"], "delivered");
 }
 
+fn once_waits_for_no_rest_that_was_asked_for(stage: Stage) {
+    install(&stage, "[limits]\nper_key = 1\n[retry]\nmax = \"1h\"\n");
+    let asks = publish(&stage, "a", &json!({ "do": "pause-key", "ms": 20_000 }));
+    let behind = publish(&stage, "a", &json!({ "do": "succeed" }));
+
+    // Nor does a rest that ends before the next poll count as one that is over.
+    let config = std::fs::read_to_string(stage.config()).expect("the configuration");
+    let config = config.replace("poll_interval = \"200ms\"", "poll_interval = \"60s\"");
+    std::fs::write(stage.config(), config).expect("written");
+
+    stage.outboxd(&["run", "--once"]).ok();
+
+    assert_eq!([asks, behind].map(|id| stage.show(&id)["state"].clone()), [json!("delivered"), json!("held")]);
+}
+
 /// Answers each request with a head, and never with the body that it promises.
 fn target_without_bodies() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -172,6 +211,13 @@ fn target_without_bodies() -> String {
         let mut kept = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
+            // A client takes an answer that comes before it has asked for nonsense.
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && head.len() < 10_000 {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("a request");
+                head.extend(byte);
+            }
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").expect("the head is sent");
             kept.push(stream);
         }
@@ -182,11 +228,53 @@ fn target_without_bodies() -> String {
 fn a_key_rests_whose_target_does_not_end_its_answers(stage: Stage) {
     install(&stage, "[limits]\nper_key = 1\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n");
     let order = json!({ "do": "echo-http", "url": target_without_bodies(), "ms": 100 });
-    (0..6).for_each(|_| drop(publish(&stage, "a", &order)));
+    let published: Vec<String> = (0..6).map(|_| publish(&stage, "a", &order)).collect();
     let relay = stage.relay();
 
     let key = wait_until_paused(&stage);
 
     assert_eq!((&key["reason"], &key["depth"]), (&json!("failures"), &json!(1)));
+    assert!(stage.show(&published[0])["last_error"].to_string().contains("Timeout"));
+    drop(relay);
+}
+
+fn a_key_rests_whose_target_keeps_calls_until_their_deadline(stage: Stage) {
+    install(&stage, "[limits]\nper_key = 1\ndeadline = \"1s\"\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n");
+    let order = json!({ "do": "http", "url": target_without_bodies() });
+    let published: Vec<String> = (0..6).map(|_| publish(&stage, "a", &order)).collect();
+    let relay = stage.relay();
+
+    let key = wait_until_paused(&stage);
+
+    assert_eq!(key["reason"], "failures");
+    assert_eq!(published.iter().map(|id| stage.show(id)["attempts"].clone()).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 0]);
+    assert_eq!(stage.show(&published[0])["reason"], "deadline");
+    drop(relay);
+}
+
+fn the_webhook_plugin_asks_for_rest_where_its_target_does_and_leaves_failures_to_the_host(stage: Stage) {
+    let receiver = Receiver::start();
+    receiver.answer(|request| Answer::status(if request.path == "/busy" { 429 } else { 502 }));
+    let manifest = format!(
+        "topics = [\"orders\"]\n[grants]\nhosts = [\"http://127.0.0.1:*\"]\nprivate_networks = [\"127.0.0.0/8\"]\n\
+         [limits]\nper_key = 1\n[retry]\nbase = \"1h\"\nmax = \"1h\"\n[settings]\nurl = \"{}\"\n",
+        receiver.url("/{key}"),
+    );
+    stage.install("webhook", &guests::plugin("webhook"), &manifest);
+    for key in ["busy", "sick", "sick", "sick", "sick", "sick"] {
+        stage.outboxd(&["publish", "orders", "--key", key, "--payload", "{}"]).ok();
+    }
+    let relay = stage.relay();
+
+    let mut reasons = BTreeMap::new();
+    let both_rest = || {
+        for key in paused(&stage) {
+            reasons.insert(key["key"].as_str().unwrap_or_default().to_owned(), key["reason"].clone());
+        }
+        reasons.len() == 2
+    };
+    assert!(wait_for(PATIENCE, both_rest), "{reasons:?}");
+
+    assert_eq!(reasons, [("busy".into(), json!("plugin")), ("sick".into(), json!("failures"))].into());
     drop(relay);
 }

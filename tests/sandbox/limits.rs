@@ -1,5 +1,5 @@
 use outboxd::plugin::OnePlugin;
-use outboxd_core::Outcome;
+use outboxd_core::{Outcome, Target};
 
 use crate::guest::{TELL, sends_with};
 use crate::harness::{call, error, load, word};
@@ -35,6 +35,16 @@ async fn requests_of_one_call_end_at_their_limit() {
     assert_eq!(word(&within.outcome), "cancelled");
     assert!(error(&beyond.outcome).contains("limits.requests"), "{beyond:?}");
     assert_eq!(server.requests().len(), 10);
+}
+
+#[tokio::test]
+async fn a_refusal_takes_back_nothing_that_a_target_did() {
+    let sick = Server::start(|stream, _| answer(stream, "500 Internal Server Error", ""));
+
+    let beyond = call(&guest(&sends_times(&sick.url(), 6), &sick, "requests = 5").await, "{}").await;
+
+    assert!(error(&beyond.outcome).contains("limits.requests"), "{beyond:?}");
+    assert_eq!(beyond.target, Target::Failed);
 }
 
 #[tokio::test]
@@ -104,6 +114,7 @@ async fn a_line_break_in_a_header_or_a_method_is_an_error_and_nothing_is_sent() 
             call(&guest(&sends_with(method, &server.url(), &[(name, value)], "", TELL), &server, "").await, "{}").await;
 
         assert_eq!(word(&handled.outcome), "retry", "{method:?} {name:?} {value:?}: {handled:?}");
+        assert_eq!(handled.target, Target::Unseen);
     }
     assert_eq!(server.connections(), 0);
 }

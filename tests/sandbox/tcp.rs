@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outboxd::plugin::egress::TcpPeer;
 use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions};
-use outboxd_core::RetryPolicy;
+use outboxd_core::{RetryPolicy, Target};
 use outboxd_test_support::{guests, wait_for};
 use serde_json::{Value, json};
 
@@ -210,6 +210,23 @@ async fn connections_and_bytes_are_limited_as_requests_are() {
     assert!(told(&plugin, order(3, 1, 4)).await.starts_with("2 times, then "));
     assert_eq!(told(&plugin, order(1, 65536, 0)).await, "read ");
     assert!(told(&plugin, order(1, 65537, 0)).await.starts_with("0 times, then "));
+}
+
+#[tokio::test]
+async fn a_peer_has_failed_when_none_of_its_addresses_accepts_a_connection() {
+    let peer = Peer::start();
+    let name = format!("redis.test:{}", peer.port());
+    let manifest = format!("[grants]\ntcp = [\"{name}\"]\nprivate_networks = [\"127.0.0.0/8\"]");
+    for (addresses, target) in [(&["127.0.0.2"][..], Target::Failed), (&["127.0.0.2", "127.0.0.1"], Target::Unseen)] {
+        let names = Arc::new(Names::default());
+        names.set("redis.test", &[addresses]);
+        let plugin = load(with_names(&names), std::slice::from_ref(&name), &manifest).await;
+
+        let handled = call(&plugin, &ping(&name).to_string()).await;
+
+        assert_eq!(handled.target, target, "{handled:?}");
+    }
+    assert_eq!(peer.visitors(), 1);
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ pub enum TopicAction {
     Resume,
 }
 
-/// What is done to a key of an ordered topic.
+/// What is done to a key of a topic that is ordered or limited by key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyAction {

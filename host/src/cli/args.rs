@@ -57,7 +57,7 @@ pub enum Command {
     /// Look at messages and act on single ones
     #[command(subcommand)]
     Messages(MessagesCommand),
-    /// List the keys of ordered topics, those that wait longest first, or let one go on
+    /// List the keys of topics that are ordered or limited by key, those that wait longest first, or let one go on
     Keys(KeysArgs),
     /// Count each topic's messages by state
     Stats(StatsArgs),

@@ -7,6 +7,7 @@ mod doctor;
 mod keys;
 mod message_texts;
 mod messages;
+mod once;
 mod output;
 mod plugin;
 mod progress;

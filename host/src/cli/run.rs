@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::args::{Global, RunArgs};
 use super::reload::Reload;
 use super::settings::WrongSettings;
-use super::{output, settings};
+use super::{once, output, settings};
 use crate::admin::{self, Admin, RelayInfo};
 use crate::config::{Config, MigrateMode, Overrides, Purpose};
 use crate::handler::Handlers;
@@ -84,7 +84,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
         unorder::unorder(&*store.admin, &*handlers, &shutdown).await.context("cannot deliver")?;
-        let stopped = relay.run_once(shutdown).await;
+        let stopped = once::deliver(&relay, &*store.admin, &shutdown).await;
         #[cfg(feature = "otel")]
         finish(traces).await;
         let stopped = stopped.context("cannot deliver")?;

@@ -67,7 +67,9 @@ impl Metered {
             }
             let topic = self.topics.label(&claimed.topic);
             *settled.entry((topic.clone(), settlement.transition.result())).or_default() += 1;
-            if let Some(cause) = settlement.rest.cause.filter(|cause| *cause != RestCause::Rate) {
+            // What is given back is written without a rest; calls that are spaced are no news.
+            let rests = !matches!(settlement.transition, Transition::Released { .. });
+            if let Some(cause) = settlement.rest.cause.filter(|cause| rests && *cause != RestCause::Rate) {
                 counter!("outboxd_key_rests_total", "topic" => topic.to_string(), "cause" => cause.as_str())
                     .increment(1);
             }
@@ -233,7 +235,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
-    use outboxd_core::{AttemptRecord, Order};
+    use outboxd_core::{AttemptRecord, Order, Rest};
     use outboxd_store::{MemoryMessage, MemoryStore};
 
     use super::*;
@@ -328,6 +330,40 @@ mod tests {
             };
             store.settle(&[settlement]).await.unwrap();
         }
+    }
+
+    #[test]
+    fn rests_are_counted_by_their_cause_but_neither_spacing_nor_what_is_given_back() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+
+        metrics::with_local_recorder(&recorder, || runtime.block_on(settle_with_each_cause_of_rest()));
+
+        let rendered = recorder.handle().render();
+        let rests: Vec<_> = rendered.lines().filter(|line| line.starts_with("outboxd_key_rests_total{")).collect();
+        assert_eq!(rests.len(), 3, "{rendered}");
+        for cause in ["failures", "plugin", "retry-after"] {
+            let counted = format!("outboxd_key_rests_total{{topic=\"a\",cause=\"{cause}\"}} 1");
+            assert!(rests.contains(&counted.as_str()), "{counted} is not in {rendered}");
+        }
+    }
+
+    async fn settle_with_each_cause_of_rest() {
+        let memory = Arc::new(MemoryStore::default());
+        let store = Metered::new(memory.clone(), Arc::default());
+        let lanes = [Lane { topic: "a".into(), slots: 1, order: Order::None }];
+        let claim = async |cause| {
+            memory.put(MemoryMessage { topic: "a".into(), payload: b"{}".to_vec(), ..MemoryMessage::default() });
+            let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.unwrap().remove(0);
+            let rest = Rest { time: Duration::from_secs(1), cause: Some(cause), failures: None };
+            Settlement { rest, ..settlement(&claim, Transition::Delivered) }
+        };
+        for cause in [RestCause::Plugin, RestCause::RetryAfter, RestCause::Failures, RestCause::Rate] {
+            store.settle(&[claim(cause).await]).await.unwrap();
+        }
+        let transition =
+            Transition::Released { after: Duration::ZERO, reason: Reason::Overload, error: "later".into() };
+        store.release(&[Settlement { transition, ..claim(RestCause::Plugin).await }]).await.unwrap();
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Manifest {
             retry: retry(&reader.section("retry"), default_retry),
             order: order(reader, &reader.section("limits")),
             spacing: spacing(&reader.section("limits")),
-            rate: reader.section("limits").rate("rate").and_then(Rate::per_second),
+            rate: rate(&reader.section("limits")),
             reuse: reader.section("instances").integer("reuse", 1..=1_000_000).map_or(1, |number| number as u32),
             rollout: rollout(&reader.section("rollout")),
             settings: reader.map("settings").unwrap_or_default(),
@@ -137,6 +137,17 @@ fn spacing(limits: &Reader) -> Duration {
     spacing.clamp(SPACING_MIN, SPACING_MAX)
 }
 
+/// Less often than once an hour is a schedule, not a limit; more often than that no relay calls anything.
+const RATE_PER_SECOND: std::ops::RangeInclusive<f64> = 1.0 / 3600.0..=100_000.0;
+
+fn rate(limits: &Reader) -> Option<Rate> {
+    let calls = limits.rate("rate")?;
+    if !RATE_PER_SECOND.contains(&calls) {
+        limits.error("rate", "must lie between 1/h and 100000/s");
+    }
+    Rate::per_second(calls)
+}
+
 fn order(reader: &Reader, limits: &Reader) -> Order {
     let on_dead = reader.word("on_dead", &["block", "skip"]);
     let per_key = limits.integer("per_key", 1..=PER_KEY_MAX).map(|number| number as u32);
@@ -144,8 +155,7 @@ fn order(reader: &Reader, limits: &Reader) -> Order {
     let is_spaced = limits.has("per_key_rate");
     if per_key.is_some() && ordered {
         limits.error("per_key", "messages of one key of an ordered topic run one at a time; leave it out");
-    }
-    if per_key.is_some_and(|per_key| per_key > 1) && is_spaced {
+    } else if per_key.is_some_and(|per_key| per_key > 1) && is_spaced {
         limits.error("per_key", "calls of one key that per_key_rate spaces run one at a time; leave it out");
     }
     if !ordered {
@@ -390,12 +400,34 @@ mod tests {
                 "[limits]\nper_key = 2\nper_key_rate = \"5/s\"",
                 "limits.per_key: calls of one key that per_key_rate spaces",
             ),
-            ("[limits]\nper_key = 0", "limits.per_key: 0"),
-            ("[limits]\nper_key_rate = \"5000/s\"", "between 1/h and 1000/s"),
-            ("[limits]\nper_key_rate = 5", "a rate such as"),
+            (
+                "ordered = true\n[limits]\nper_key = 2\nper_key_rate = \"5/s\"",
+                "limits.per_key: messages of one key of an ordered topic run one at a time",
+            ),
+            ("[limits]\nper_key = 0", "limits.per_key: expected a whole number from 1 to 100, found 0"),
         ] {
             let errors = parse(text).unwrap_err();
             assert!(errors.len() == 1 && errors[0].contains(words), "{text:?}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn rates_lie_between_one_an_hour_and_what_can_be_kept() {
+        let read = |key: &str, value: &str| parse(&format!("[limits]\n{key} = {value}\n"));
+
+        for (key, most, more) in [("rate", "100000/s", "100001/s"), ("per_key_rate", "1000/s", "1001/s")] {
+            for within in ["1/h", "60/h", "0.5/s", "30/m", most] {
+                assert!(read(key, &format!("{within:?}")).is_ok(), "{key} = {within:?}");
+            }
+            for beyond in ["0.9/h", "1e-9/s", more, "1e300/s"] {
+                let errors = read(key, &format!("{beyond:?}")).unwrap_err();
+                let said = format!("limits.{key}: must lie between 1/h and {most}");
+                assert!(errors.len() == 1 && errors[0].contains(&said), "{key} = {beyond:?}: {errors:?}");
+            }
+            for none in ["\"0/s\"", "\"-1/s\"", "\"inf/s\"", "\"NaN/s\"", "\"5\"", "\"5/d\"", "\"/s\"", "\"\"", "5"] {
+                let errors = read(key, none).unwrap_err();
+                assert!(errors.len() == 1 && errors[0].contains("a rate such as"), "{key} = {none}: {errors:?}");
+            }
         }
     }
 

@@ -136,11 +136,13 @@ impl CallState {
                         | ErrorCode::RemoteUnreachable
                         | ErrorCode::Timeout
                 ) {
-                    self.egress.note(&EgressError::Connect(format!("TCP: {}", code.name().replace('-', " "))));
+                    let why = format!("TCP: {}", code.name().replace('-', " "));
+                    self.egress.note_connection(Err(EgressError::Connect(why)));
                 }
                 return Ok(Err(code));
             }
         };
+        self.egress.note_connection(Ok(()));
         let call = self.current_call.get_or_insert_with(|| CurrentCall::new(self.egress.clone())).clone();
         let table = self.sockets().table;
         let input = table.get_mut(&connected.0)?;

@@ -301,32 +301,31 @@ impl wit::http::Host for CallState {
 }
 
 async fn send(egress: CallEgress, request: wit::http::Request) -> Result<wit::http::Response, EgressError> {
-    let protocol = |what: &str| EgressError::Protocol(what.to_string());
-    let malformed = |error: EgressError| {
+    let refused = |error: EgressError| {
         egress.note(&error);
         error
     };
+    let malformed = |what: String| refused(EgressError::Malformed(what));
     if request.url.len() > 16 << 10 {
-        return Err(malformed(EgressError::UrlTooLong));
+        return Err(refused(EgressError::UrlTooLong));
     }
     let url = safe_text(&request.url, 200);
     // Some parsers read a backslash as a slash, or skip blanks: what two read differently is not sent.
     let odd = request.url.bytes().any(|byte| byte == b'\\' || byte.is_ascii_control() || byte == b' ' || byte >= 0x80);
     let uri = if odd { None } else { request.url.parse::<http::Uri>().ok() };
-    let uri = uri.ok_or_else(|| malformed(EgressError::Denied(format!("{url:?} is no URL"))))?;
+    let uri = uri.ok_or_else(|| refused(EgressError::Denied(format!("{url:?} is no URL"))))?;
     let method = http::Method::from_bytes(request.method.as_bytes())
-        .map_err(|_| malformed(protocol(&format!("{:?} is no method", safe_text(&request.method, 40)))))?;
+        .map_err(|_| malformed(format!("{:?} is no method", safe_text(&request.method, 40))))?;
     if request.headers.len() > 1000 {
-        return Err(malformed(EgressError::HeadersTooLarge));
+        return Err(refused(EgressError::HeadersTooLarge));
     }
     let mut headers = http::HeaderMap::with_capacity(request.headers.len());
     for (name, value) in &request.headers {
         let shown = safe_text(name, 80);
         let name = http::HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| malformed(protocol(&format!("{shown:?} is no header name"))))?;
-        let value = http::HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
-            malformed(protocol(&format!("the value of header {shown:?} has line breaks or control characters")))
-        })?;
+            .map_err(|_| malformed(format!("{shown:?} is no header name")))?;
+        let value = http::HeaderValue::from_bytes(value.as_bytes())
+            .map_err(|_| malformed(format!("the value of header {shown:?} has line breaks or control characters")))?;
         headers.append(name, value);
     }
     let ticket = egress.admit(method, uri, headers)?;
@@ -349,6 +348,8 @@ fn to_wit(error: &EgressError) -> wit::http::HttpError {
         EgressError::Tls(_) | EgressError::Certificate(_) => HttpError::Tls,
         EgressError::FirstByteTimeout | EgressError::BetweenBytesTimeout | EgressError::Timeout => HttpError::Timeout,
         EgressError::DownloadSpent | EgressError::UploadSpent => HttpError::TooLarge,
-        EgressError::BodyLength | EgressError::Protocol(_) => HttpError::Protocol(error.to_string()),
+        EgressError::BodyLength | EgressError::Malformed(_) | EgressError::Protocol(_) => {
+            HttpError::Protocol(error.to_string())
+        }
     }
 }

@@ -40,7 +40,12 @@ pub fn verdict(answer: &Answer, on_4xx: On4xx, now: SystemTime) -> Verdict {
     match answer.status {
         200..=299 => Verdict::Delivered,
         410 => Verdict::Cancel(reason),
-        408 | 425 | 429 | 502..=504 => Verdict::Throttled { reason, after_ms: asked_wait_ms(answer, now) },
+        408 | 425 | 429 => Verdict::Throttled { reason, after_ms: asked_wait_ms(answer, now) },
+        // Without a wish they are left to the host, which counts failures: its pauses grow, and no fixed one would.
+        502..=504 => match asked_wait_ms(answer, now) {
+            None => Verdict::Retry { reason, after_ms: None },
+            after_ms => Verdict::Throttled { reason, after_ms },
+        },
         400..=499 if on_4xx == On4xx::Cancel => Verdict::Cancel(reason),
         _ => Verdict::Retry { reason, after_ms: asked_wait_ms(answer, now) },
     }
@@ -124,7 +129,19 @@ mod tests {
     fn answers_that_ask_for_patience_throttle() {
         let throttles = |status| matches!(answer(status), Verdict::Throttled { after_ms: None, .. });
 
-        assert!([408, 425, 429, 502, 503, 504].into_iter().all(throttles));
+        assert!([408, 425, 429].into_iter().all(throttles));
+    }
+
+    #[test]
+    fn a_gateway_or_an_overloaded_target_rests_as_long_as_it_asks_and_else_as_the_host_counts() {
+        let headers = [("Retry-After".to_string(), "3".to_string())];
+
+        for status in [502, 503, 504] {
+            let asks = Answer { status, headers: &headers, body: b"" };
+            let throttled = Verdict::Throttled { reason: format!("answered {status}"), after_ms: Some(3_000) };
+            assert_eq!(verdict(&asks, On4xx::Cancel, SystemTime::UNIX_EPOCH), throttled);
+            assert!(is_retry(&answer(status)), "{status}");
+        }
     }
 
     #[test]

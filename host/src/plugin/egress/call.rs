@@ -20,7 +20,7 @@ use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
 use super::sender::{Egress, Noted, Transport};
-use super::target;
+use super::target::{self, Sight};
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -65,9 +65,9 @@ pub(crate) struct CallEgress {
     /// Where the names lead that this call has looked up for TCP.
     pub(super) looked_up: Arc<Mutex<BTreeMap<String, Vec<IpAddr>>>>,
     refusal: Arc<Mutex<Option<String>>>,
-    failure: Arc<Mutex<Option<String>>>,
+    pub(super) failure: Arc<Mutex<Option<String>>>,
     last_response: Arc<LastResponse>,
-    target: Arc<Mutex<Target>>,
+    pub(super) sight: Arc<Mutex<Sight>>,
 }
 
 /// A request that may be sent.
@@ -91,7 +91,7 @@ impl CallEgress {
             refusal: Arc::default(),
             failure: Arc::default(),
             last_response: Arc::default(),
-            target: Arc::default(),
+            sight: Arc::default(),
         }
     }
 
@@ -177,17 +177,19 @@ impl CallEgress {
         let Ticket { destination, request, under_way, noted } = ticket;
         let started = Instant::now();
         let method = request.method().clone();
-        // Until it answers: the call may end before.
-        *lock(&self.target) = Target::Failed;
-        let sent = self.exchange(request.map(|()| body), waits).await.inspect_err(|error| self.note(error));
+        let before = lock(&self.sight).begin();
+        let sent = self.exchange(request.map(|()| body), waits).await;
         match &sent {
             Ok(response) => {
                 let status = response.status().as_u16();
-                *lock(&self.target) = target::of(response.status(), response.headers(), SystemTime::now());
+                lock(&self.sight).see(target::of(response.status(), response.headers(), SystemTime::now()));
                 end(noted, response.status());
                 debug!(%method, %destination, status, ms = started.elapsed().as_millis() as u64, "{method} {destination} answered {status}");
             }
             Err(error) => {
+                // A refusal says nothing of this target, and takes back nothing that was seen of another.
+                lock(&self.sight).see(before);
+                self.note(error);
                 end(noted, error);
                 debug!(%method, %destination, "{method} {destination} brought no answer: {error}");
             }
@@ -243,12 +245,16 @@ impl CallEgress {
             let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
             let response = self.send(ticket, body, Waits::clamp(None, None, None)).await?;
             let (head, body) = response.into_parts();
+            // An answer that does not end is none, and the call may be over before that is certain.
+            let before = lock(&self.sight).begin();
             let body = Limited::new(body, download_max.saturating_add(1)).collect().await;
             let body = body.map_err(|error| match error.downcast::<EgressError>() {
                 Ok(error) => *error,
                 Err(_) => EgressError::DownloadSpent,
             });
-            Ok((head.status.as_u16(), head.headers, body.inspect_err(|error| self.note(error))?.to_bytes()))
+            lock(&self.sight).see(before);
+            let body = body.inspect_err(|error| self.note(error))?;
+            Ok((head.status.as_u16(), head.headers, body.to_bytes()))
         };
         let Some(total) = total else { return exchange.await };
         timeout(total.max(WAIT_MIN), exchange).await.unwrap_or_else(|_| {
@@ -259,7 +265,7 @@ impl CallEgress {
 
     /// Remembers why a request failed: it belongs into the error text, whatever the guest makes of it.
     pub(crate) fn note(&self, error: &EgressError) {
-        target::note(&mut lock(&self.target), error);
+        lock(&self.sight).note(error);
         let place = if error.is_refusal() { &self.refusal } else { &self.failure };
         *lock(place) = Some(error.to_string());
     }
@@ -274,9 +280,9 @@ impl CallEgress {
         lock(&self.failure).clone()
     }
 
-    /// What the target of the last request made of it.
+    /// What the call's requests saw of their targets.
     pub(crate) fn target(&self) -> Target {
-        *lock(&self.target)
+        lock(&self.sight).target()
     }
 
     /// Strikes the secrets that this call sent out of what it came to.

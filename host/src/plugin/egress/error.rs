@@ -22,6 +22,8 @@ pub(crate) enum EgressError {
     Timeout,
     /// The guest ended its body early, or wrote more than it announced.
     BodyLength,
+    /// The guest's method or header is none; nothing was sent.
+    Malformed(String),
     Protocol(String),
 }
 
@@ -47,7 +49,7 @@ impl fmt::Display for EgressError {
             EgressError::BetweenBytesTimeout => f.write_str("the answer stopped half-way"),
             EgressError::Timeout => f.write_str("no whole answer in the time the plugin allowed"),
             EgressError::BodyLength => f.write_str("the request body has another length than its content-length"),
-            EgressError::Protocol(why) => write!(f, "not HTTP as it should be: {why}"),
+            EgressError::Malformed(why) | EgressError::Protocol(why) => write!(f, "not HTTP as it should be: {why}"),
         }
     }
 }
@@ -83,7 +85,7 @@ impl EgressError {
             EgressError::Certificate(_) => Wasi::TlsCertificateError,
             EgressError::FirstByteTimeout | EgressError::Timeout => Wasi::HttpResponseTimeout,
             EgressError::BetweenBytesTimeout => Wasi::ConnectionReadTimeout,
-            EgressError::Protocol(_) => Wasi::HttpProtocolError,
+            EgressError::Malformed(_) | EgressError::Protocol(_) => Wasi::HttpProtocolError,
         }
     }
 }

@@ -9,6 +9,7 @@ use wasmtime_wasi_http::{Error, ForbiddenHeaderFilter, RequestOptions, WasiBody,
 
 use super::body::{Pumped, pump};
 use super::call::{CallEgress, Waits};
+use super::error::EgressError;
 use super::policy;
 
 type IoFuture = Box<dyn Future<Output = Result<(), Error>> + Send>;
@@ -63,7 +64,12 @@ impl WasiHttpHooks for EgressHooks {
         Box::new(async move {
             let body = Pumped::new(frames, length).boxed_unsync();
             let response = call.send(ticket, body, waits).await.map_err(|error| error.to_wasi())?;
-            let response = response.map(|body| body.map_err(|error| error.to_wasi()).boxed_unsync());
+            // What breaks a body off is noted, though its head came long ago.
+            let noted = move |error: EgressError| {
+                call.note(&error);
+                error.to_wasi()
+            };
+            let response = response.map(|body| body.map_err(noted).boxed_unsync());
             let nothing: IoFuture = Box::new(async { Ok(()) });
             Ok((response, nothing))
         })

@@ -19,9 +19,8 @@ pub(super) fn of(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Ta
     }
 }
 
-/// What a request that failed on its way says of its target: where the guest or its grant is to blame, nothing more than was
-/// known before; nothing at all where there was no answer.
-pub(super) fn note(known: &mut Target, error: &EgressError) {
+/// Whether a request that failed on its way says that its target is sick: not where the guest or its grant is to blame.
+pub(super) fn is_to_blame(error: &EgressError) -> bool {
     match error {
         EgressError::Dns(_)
         | EgressError::Connect(_)
@@ -31,18 +30,70 @@ pub(super) fn note(known: &mut Target, error: &EgressError) {
         | EgressError::FirstByteTimeout
         | EgressError::BetweenBytesTimeout
         | EgressError::Timeout
-        | EgressError::Protocol(_) => *known = Target::Failed,
+        | EgressError::Protocol(_) => true,
         EgressError::Denied(_)
         | EgressError::RequestsSpent
         | EgressError::UrlTooLong
         | EgressError::HeadersTooLarge
         | EgressError::UploadSpent
         | EgressError::DownloadSpent
-        | EgressError::BodyLength => {
-            if *known == Target::Failed {
-                *known = Target::Unseen;
+        | EgressError::BodyLength
+        | EgressError::Malformed(_) => false,
+    }
+}
+
+/// Whether a raw TCP connection came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Connected {
+    Yes,
+    No,
+}
+
+/// What the requests of one call saw of their targets: the last one that says something, but for a wish for rest, which no later
+/// answer takes back.
+#[derive(Debug, Default)]
+pub(super) struct Sight {
+    last: Target,
+    /// The longest rest that a target asked for.
+    asked: Option<Duration>,
+    /// The last raw TCP connection that was tried did not come about.
+    tcp_failed: bool,
+}
+
+impl Sight {
+    /// A request is under way. Until it has ended its target counts as failed, since the call may end before. Answers what was
+    /// seen before.
+    pub(super) fn begin(&mut self) -> Target {
+        std::mem::replace(&mut self.last, Target::Failed)
+    }
+
+    /// What a request says that has ended, or what was seen before it where it says nothing.
+    pub(super) fn see(&mut self, target: Target) {
+        match target {
+            Target::AsksForRest(time) => {
+                self.asked = self.asked.max(Some(time));
+                self.last = Target::Answered;
             }
+            Target::Unseen | Target::Answered | Target::Failed => self.last = target,
         }
+    }
+
+    /// A raw TCP connection was tried. One that came about says no more than that: the plugin knows what its target answers. But
+    /// it makes up for addresses that failed before it.
+    pub(super) fn tried_tcp(&mut self, connected: Connected) {
+        self.tcp_failed = connected == Connected::No;
+    }
+
+    /// Refusals say nothing: what was seen before stands.
+    pub(super) fn note(&mut self, error: &EgressError) {
+        if is_to_blame(error) {
+            self.last = Target::Failed;
+        }
+    }
+
+    pub(super) fn target(&self) -> Target {
+        let last = if self.tcp_failed { Target::Failed } else { self.last };
+        self.asked.map_or(last, Target::AsksForRest)
     }
 }
 
@@ -87,14 +138,63 @@ mod tests {
 
     #[test]
     fn what_the_guest_does_wrong_says_nothing_of_its_target() {
-        let after = |mut known, error: &EgressError| {
-            note(&mut known, error);
-            known
-        };
+        let why = || "why".to_string();
+        let blames = [
+            EgressError::Dns(why()),
+            EgressError::Connect(why()),
+            EgressError::ConnectTimeout,
+            EgressError::Tls(why()),
+            EgressError::Certificate(why()),
+            EgressError::FirstByteTimeout,
+            EgressError::BetweenBytesTimeout,
+            EgressError::Timeout,
+            EgressError::Protocol(why()),
+        ];
+        let says_nothing = [
+            EgressError::Denied(why()),
+            EgressError::RequestsSpent,
+            EgressError::UrlTooLong,
+            EgressError::HeadersTooLarge,
+            EgressError::UploadSpent,
+            EgressError::DownloadSpent,
+            EgressError::BodyLength,
+            EgressError::Malformed(why()),
+        ];
 
-        assert_eq!(after(Target::Unseen, &EgressError::ConnectTimeout), Target::Failed);
-        assert_eq!(after(Target::Answered, &EgressError::BetweenBytesTimeout), Target::Failed);
-        assert_eq!(after(Target::Failed, &EgressError::BodyLength), Target::Unseen);
-        assert_eq!(after(Target::Answered, &EgressError::DownloadSpent), Target::Answered);
+        for before in [Target::Unseen, Target::Answered, Target::Failed] {
+            let after = |error: &EgressError| {
+                let mut sight = Sight { last: before, ..Sight::default() };
+                sight.note(error);
+                sight.target()
+            };
+            assert!(blames.iter().all(|error| after(error) == Target::Failed), "after {before:?}");
+            assert!(says_nothing.iter().all(|error| after(error) == before), "after {before:?}");
+        }
+    }
+
+    #[test]
+    fn a_wish_for_rest_outlives_what_other_requests_see_and_the_longest_counts() {
+        let seconds = |seconds| Target::AsksForRest(Duration::from_secs(seconds));
+        let mut sight = Sight::default();
+        for target in [seconds(7), seconds(3), Target::Answered] {
+            sight.see(target);
+        }
+
+        sight.note(&EgressError::BetweenBytesTimeout);
+
+        assert_eq!(sight.target(), seconds(7));
+    }
+
+    #[test]
+    fn a_tcp_connection_makes_up_for_addresses_that_failed_before_it() {
+        for before in [Target::Unseen, Target::Answered, Target::Failed] {
+            let mut sight = Sight { last: before, ..Sight::default() };
+
+            sight.tried_tcp(Connected::No);
+            assert_eq!(sight.target(), Target::Failed);
+
+            sight.tried_tcp(Connected::Yes);
+            assert_eq!(sight.target(), before);
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::connector::ADDRESSES_MAX;
 use super::destination::{Host, parse_port, split_port};
 use super::error::EgressError;
 use super::sender::Transport;
+use super::target::Connected;
 
 /// Whom a raw TCP connection may be opened to: one host and one port, as in `redis.internal:6379`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +129,14 @@ impl CallEgress {
         };
         checked.map_err(EgressError::Denied)?;
         self.spend()
+    }
+
+    /// A granted connection came about, or why it did not.
+    pub(crate) fn note_connection(&self, tried: Result<(), EgressError>) {
+        lock(&self.sight).tried_tcp(if tried.is_ok() { Connected::Yes } else { Connected::No });
+        if let Err(error) = tried {
+            *lock(&self.failure) = Some(error.to_string());
+        }
     }
 
     fn noted(&self, error: EgressError) -> EgressError {

@@ -231,8 +231,8 @@ extern uint64_t outboxd_plugin_context_deadline_ms(void);
 extern void outboxd_plugin_context_idempotency_key(plugin_string_t *ret);
 // The W3C trace context to pass on, where there is one.
 extern bool outboxd_plugin_context_traceparent(plugin_string_t *ret);
-// The target asks for rest: hold the other messages of this message's key for so many milliseconds.
-// A wish: a host that cannot pause keys, as outboxd 0.1 cannot, takes no notice.
+// The target asks for rest: hold the messages of this message's key, this one too, for so many milliseconds; zero asks
+// for nothing. A wish: the host bounds it, and takes no notice where keys are no unit of delivery (outboxd: docs/keys.md).
 extern void outboxd_plugin_context_pause_key(uint64_t for_ms);
 
 // Imported Functions from `outboxd:plugin/secrets@1.0.0`

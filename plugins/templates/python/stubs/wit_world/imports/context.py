@@ -36,7 +36,7 @@ def traceparent() -> Optional[str]:
     raise NotImplementedError
 def pause_key(for_ms: int) -> None:
     """
-    The target asks for rest: hold the other messages of this message's key for so many milliseconds.
-    A wish: a host that cannot pause keys, as outboxd 0.1 cannot, takes no notice.
+    The target asks for rest: hold the messages of this message's key, this one too, for so many milliseconds; zero asks
+    for nothing. A wish: the host bounds it, and takes no notice where keys are no unit of delivery (outboxd: docs/keys.md).
     """
     raise NotImplementedError

@@ -167,6 +167,22 @@ async fn a_migration_lets_relays_go_on_that_hold_what_it_waits_for() {
 }
 
 #[tokio::test]
+async fn a_migration_takes_the_index_that_was_made_beforehand() {
+    let store = TestStore::postgres().await;
+    back_to_version_2(&store).await;
+    let index = "create index concurrently outbox_held on outbox (topic, key, seq, id) where state = 'held'";
+    store.execute(index).await.unwrap();
+    let made = "select oid::bigint from pg_class where relname = 'outbox_held'";
+    let mut connection = store.postgres_connection().await;
+    let before: i64 = sqlx::query_scalar(made).fetch_one(&mut connection).await.unwrap();
+
+    assert_eq!(migrate(&store.options).await.unwrap(), Migrated { from: 2, to: 3 });
+
+    let after: i64 = sqlx::query_scalar(made).fetch_one(&mut connection).await.unwrap();
+    assert_eq!(after, before);
+}
+
+#[tokio::test]
 async fn the_printed_migrations_make_the_table() {
     let store = TestStore::postgres().await;
     let table = outboxd_store::TableName::parse("\"Odd \"\" one\"").unwrap();

@@ -75,7 +75,7 @@ fn the_fields_of_every_json_output_stay_as_they_are() {
     assert_eq!(
         json("stats", &[]),
         "[].blocked_keys [].dead [].delivered [].held [].last_error [].oldest_due_ms [].parked [].paused [].pending [].processing \
-         [].topic [].unrouted"
+         [].resting_keys [].topic [].unrouted"
     );
     assert_eq!(
         json("keys", &[]),

@@ -77,8 +77,10 @@ fn a_key_whose_target_asks_for_rest_gets_it_though_its_plugin_says_nothing(stage
     let table = stage.outboxd(&["keys", "--state", "paused"]).ok();
     assert!(table.contains("retry-after"), "{table}");
     assert_eq!(receiver.count(), 2, "its target is left alone");
-    let metrics = metrics(&relay.admin());
-    assert!(metrics.contains("outboxd_key_rests_total{topic=\"verbs\",cause=\"retry-after\"} 1"), "{metrics}");
+    assert!(metrics(&relay.admin()).contains("outboxd_key_rests_total{topic=\"verbs\",cause=\"retry-after\"} 1"));
+    let counted = || metrics(&relay.admin()).contains("outboxd_resting_keys{topic=\"verbs\"} 1");
+    assert!(wait_for(PATIENCE, counted), "{}", metrics(&relay.admin()));
+    assert!(stage.outboxd(&["stats"]).ok().contains("keys whose target rests: 1"));
     stage.outboxd(&["keys", "resume", "verbs", "a"]).ok();
 
     assert_eq!(stage.wait_until(&behind, "delivered")["attempts"], 1, "rest spends no attempt");

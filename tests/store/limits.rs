@@ -203,8 +203,10 @@ async fn a_limited_key_that_rests_gives_none_of_its_messages(store: TestStore) {
     let [key] = &store.admin.keys(&paused, 9).await.unwrap()[..] else { panic!("one key rests") };
     assert_eq!((key.key.as_str(), key.reason.as_deref(), key.depth), ("a", Some("retry-after"), 2));
     assert!(key.due_in_ms.is_some_and(|ms| (1..=60_000).contains(&ms)), "{key:?}");
+    assert_eq!(store.admin.stats().await.unwrap()[0].resting_keys, 1);
 
     store.age(2 * MINUTE).await;
+    assert_eq!(store.admin.stats().await.unwrap()[0].resting_keys, 0);
 
     let claims = store.claim_arranged(9, TWO).await;
     assert_eq!(ids(&claims)[..2], published[1..3]);

@@ -99,6 +99,9 @@ fn cells(row: &Row) -> Vec<String> {
     if stats.blocked_keys > 0 {
         notes.push(format!("keys blocked by a dead letter: {}", stats.blocked_keys));
     }
+    if stats.resting_keys > 0 {
+        notes.push(format!("keys whose target rests: {}", stats.resting_keys));
+    }
     if row.parked == Some(true) {
         notes.push("parked: its plugin is unhealthy".to_owned());
     }

@@ -114,6 +114,7 @@ fn show(topics: &[TopicStats], handlers: &dyn Handlers, shown: &mut HashSet<Stri
         let oldest = stats.oldest_due_ms.unwrap_or(0) as f64 / 1000.0;
         gauge!("outboxd_oldest_due_seconds", "topic" => name.clone()).set(oldest);
         gauge!("outboxd_blocked_keys", "topic" => name.clone()).set(stats.blocked_keys as f64);
+        gauge!("outboxd_resting_keys", "topic" => name.clone()).set(stats.resting_keys as f64);
         let route = handlers.route(name);
         let unrouted = if route.is_none() { stats.live() } else { 0 };
         gauge!("outboxd_unrouted_messages", "topic" => name.clone()).set(unrouted as f64);

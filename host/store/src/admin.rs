@@ -57,7 +57,7 @@ pub trait OutboxAdmin: Send + Sync {
     /// Ends a pause. Answers whether that changed anything.
     async fn resume(&self, topic: &str) -> Result<Changed, StoreError>;
 
-    /// The keys of ordered topics that have messages, those that wait longest first.
+    /// The keys of topics that are ordered or limited by key that have messages, those that wait longest first.
     async fn keys(&self, filter: &KeyFilter, limit: u32) -> Result<Vec<KeySummary>, StoreError>;
 
     /// Lets the next message of a blocked key go; the dead one stays dead. Answers whether the key was blocked.
@@ -303,6 +303,8 @@ pub struct TopicStats {
     pub oldest_due_ms: Option<u64>,
     /// Keys whose messages wait behind a dead letter.
     pub blocked_keys: u64,
+    /// Keys whose messages wait since their target rests: it asked for that, its plugin did, or its calls failed in a row.
+    pub resting_keys: u64,
     /// A person paused it.
     pub paused: bool,
     /// The error of the message that failed last and is still live or dead.

@@ -205,6 +205,7 @@ pub(crate) struct StatsRow {
     dead: i64,
     oldest_due_ms: Option<i64>,
     blocked_keys: i64,
+    resting_keys: i64,
     paused: bool,
     last_error: Option<String>,
 }
@@ -221,6 +222,7 @@ impl From<StatsRow> for TopicStats {
             dead: natural(row.dead),
             oldest_due_ms: row.oldest_due_ms.map(natural),
             blocked_keys: natural(row.blocked_keys),
+            resting_keys: natural(row.resting_keys),
             paused: row.paused,
             last_error: row.last_error,
         }

@@ -97,6 +97,13 @@ fn topic_card(topic: &Topic, series: Option<Series>) -> Markup {
                     }
                 }
             }
+            @if stats.resting_keys > 0 {
+                p {
+                    a href=(link("/keys", &[("topic", Some(&stats.topic)), ("state", Some("paused"))])) {
+                        "Keys whose target rests: " (stats.resting_keys)
+                    }
+                }
+            }
             dl.counts {
                 @for (state, count) in states {
                     div.bad[state == "dead" && count > 0] {

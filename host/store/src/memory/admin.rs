@@ -73,6 +73,7 @@ impl OutboxAdmin for MemoryStore {
         let named = topics.into_iter().map(|(topic, (stats, _))| TopicStats {
             topic: topic.into(),
             blocked_keys: table.blocked_keys(topic),
+            resting_keys: table.resting_keys(topic, now),
             ..stats
         });
         Ok(named.collect())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboxd_core::{Lane, MessageId, State};
+use outboxd_core::{Lane, MessageId, RestCause, State};
 
 use super::{Row, Table, is_live};
 use crate::limited::{Astray, LimitedKey};
@@ -349,6 +349,11 @@ impl Table {
         let before = self.keys.len();
         self.keys.retain(|name, _| name.0 != topic);
         (before - self.keys.len()) as u64
+    }
+
+    pub(super) fn resting_keys(&self, topic: &str, now: i64) -> u64 {
+        let rests = |key: &Key| key.free_at > now && key.cause.is_some_and(|cause| cause != RestCause::Rate.as_str());
+        self.keys.iter().filter(|(name, key)| name.0 == topic && rests(key)).count() as u64
     }
 
     pub(super) fn blocked_keys(&self, topic: &str) -> u64 {

@@ -35,6 +35,14 @@ select
             -- It is dead, or was deleted.
             and not exists (select 1 from {table} as m where m.id = k.head and m.state in ('pending', 'processing', 'held'))
     ) as blocked_keys,
+    (
+        select count(*)
+        from {keys} as k
+        where k.topic = counted.topic
+            and k.free_at > (select now from clock)
+            -- What only spaces its calls is not sick.
+            and k.cause <> 'rate'
+    ) as resting_keys,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)) as last_error
 from counted

@@ -248,7 +248,7 @@ async fn a_revoked_privilege_is_named_and_a_grant_heals_it() {
     let store = Store::connect(&options).await.unwrap();
     // What such a role can do is enough for a relay.
     outboxd_store::check_version(&options).await.unwrap();
-    assert_eq!(migrate(&options).await.unwrap().from, 2);
+    assert_eq!(migrate(&options).await.unwrap().from, 3);
     claim(&store).await.unwrap();
 
     run("revoke update on outbox from relay").await;

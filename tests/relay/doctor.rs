@@ -255,6 +255,18 @@ fn dead_rows_that_pile_up_are_said() {
 }
 
 #[test]
+fn a_role_that_does_not_own_the_table_is_told_that_its_relays_do_not_vacuum_it() {
+    let stage = Stage::postgres();
+    execute(&stage.database, "create role relay_guest login");
+
+    let owner = finding(&stage, "vacuum");
+    let guest = finding_with(&stage, "vacuum", &["--database", &as_role(&stage, "relay_guest")]);
+
+    assert!(!owner["found"].as_str().is_some_and(|found| found.contains("autovacuum")), "{owner:#}");
+    assert_says(&guest, "ok", "its relays leave that to autovacuum", "");
+}
+
+#[test]
 fn who_holds_a_snapshot_is_named_with_pid_age_and_query() {
     let stage = Stage::postgres();
     let runtime = runtime();
@@ -322,6 +334,7 @@ fn a_pooler_that_was_not_configured_is_found() {
     std::fs::write(stage.config(), format!("pooler = \"transaction\"\n{config}")).expect("written");
     assert_says(&finding_with(&stage, "pooler", &pooled), "warn", "cannot wake", "listen_database");
     assert_says(&finding_with(&stage, "wake-up", &pooled), "warn", "no notification", "listen_database");
+    assert_says(&finding_with(&stage, "vacuum", &pooled), "ok", "only a pooler leads to the server", "");
     std::fs::write(
         stage.config(),
         format!("pooler = \"transaction\"\nlisten_database = {:?}\n{config}", stage.database),

@@ -62,5 +62,7 @@ mod settle;
 mod sqlite_calls;
 /// Every operation disturbed at each of its steps.
 mod sweep;
+/// What died is vacuumed.
+mod vacuum;
 /// Waking a relay that sleeps.
 mod wake;

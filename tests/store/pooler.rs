@@ -141,3 +141,12 @@ async fn a_direct_url_listens_past_the_pooler() {
         wakes.push(relay.outbox.wait_for_work(Duration::from_secs(2)).await);
     }
 }
+
+#[tokio::test]
+async fn a_direct_url_vacuums_past_the_pooler() {
+    let Some((store, options)) = pooled().await else { return };
+    let listen_url = Some(store.options.url.clone());
+    let relay = Store::connect(&StoreOptions { listen_url, ..options }).await.unwrap();
+
+    assert!(crate::vacuum::is_vacuumed_by(&store, &relay).await);
+}

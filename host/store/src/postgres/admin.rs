@@ -128,7 +128,9 @@ impl OutboxAdmin for Postgres {
             Finished::Dead => AssertSqlSafe(self.sql.purge_dead.clone()),
         };
         let older_than_ms = milliseconds(older_than);
-        self.change(move || sqlx::query(sql).bind(older_than_ms).bind(i64::from(limit))).await
+        let purged = self.change(move || sqlx::query(sql).bind(older_than_ms).bind(i64::from(limit))).await?;
+        self.made_dead(purged);
+        Ok(purged)
     }
 
     async fn pause(&self, topic: &str) -> Result<Changed, StoreError> {

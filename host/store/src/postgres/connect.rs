@@ -9,6 +9,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::Statements;
+use super::vacuum::Vacuum;
 use super::wake::Listener;
 use crate::connections::{Connections, Work};
 use crate::table::Names;
@@ -19,7 +20,7 @@ use crate::{Notify, OnDelivered, Pooler, StoreError, StoreOptions};
 pub(crate) const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
 
 /// The outbox in PostgreSQL. Three groups of connections, so that slow claims and people's commands never keep a result
-/// from being settled or a lease from being renewed.
+/// from being settled or a lease from being renewed; listening and vacuuming have one each.
 pub(crate) struct Postgres {
     pub(crate) sql: Statements,
     pub(crate) claims: Group,
@@ -31,14 +32,16 @@ pub(crate) struct Postgres {
     pub(crate) on_delivered: OnDelivered,
     pub(crate) signal: Arc<Signal>,
     pub(crate) listener: Option<Listener>,
+    vacuum: Option<Arc<Vacuum>>,
 }
 
 /// What a group of connections is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     Claims,
     Settles,
     People,
+    Vacuum,
 }
 
 impl Postgres {
@@ -59,7 +62,15 @@ impl Postgres {
             on_delivered: options.on_delivered,
             signal,
             listener,
+            vacuum: Vacuum::new(options)?,
         })
+    }
+
+    /// So many messages were updated or deleted: their old versions are dead rows.
+    pub(super) fn made_dead(&self, rows: u64) {
+        if let Some(vacuum) = &self.vacuum {
+            vacuum.made_dead(rows);
+        }
     }
 }
 
@@ -120,6 +131,14 @@ pub(crate) fn plain(url: &str) -> Result<PgConnectOptions, StoreError> {
     Ok(parse(url)?.extra_float_digits(None))
 }
 
+/// The URL that leads to the server without a pooler in transaction mode, if there is one.
+pub(crate) fn direct_url(options: &StoreOptions) -> Option<&str> {
+    match options.pooler {
+        Pooler::None => Some(&options.url),
+        Pooler::Transaction => options.listen_url.as_deref(),
+    }
+}
+
 /// Where the servers of both URLs listen, as far as their names can be looked up within a moment; a Unix socket has no address.
 pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>, StoreError> {
     const AT_MOST: Duration = Duration::from_secs(2);
@@ -136,7 +155,7 @@ pub(crate) async fn addresses(options: &StoreOptions) -> Result<Vec<SocketAddr>,
     Ok(addresses)
 }
 
-fn settings(options: &StoreOptions, purpose: Purpose) -> Vec<(&'static str, String)> {
+pub(super) fn settings(options: &StoreOptions, purpose: Purpose) -> Vec<(&'static str, String)> {
     let milliseconds = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
     let mut settings = vec![
         ("default_transaction_isolation", "read committed".into()),
@@ -163,6 +182,8 @@ fn settings(options: &StoreOptions, purpose: Purpose) -> Vec<(&'static str, Stri
             ("enable_hashjoin", "on"),
         ],
         Purpose::People => &[],
+        // That somebody else vacuums already is no warning.
+        Purpose::Vacuum => &[("client_min_messages", "error")],
     };
     settings.extend(planned.iter().map(|(name, value)| (*name, (*value).to_owned())));
     settings

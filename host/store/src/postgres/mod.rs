@@ -5,6 +5,7 @@ mod connect;
 mod doctor;
 mod migrate;
 mod outbox;
+mod vacuum;
 mod wake;
 
 pub(crate) use connect::{Postgres, addresses};
@@ -17,5 +18,6 @@ crate::table::statements! {
     sleep awake
     list show stats redrive redrive_ids discard discard_ids retry_now retry_now_ids purge_delivered purge_dead pause resume ping
     versions applied record
+    vacuum vacuum_pages
     doctor_server doctor_table oldest_snapshot
 }

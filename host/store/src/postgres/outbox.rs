@@ -43,6 +43,7 @@ impl OutboxStore for Postgres {
         if let Some(listener) = self.listener.as_ref().filter(|_| !rows.is_empty()) {
             listener.claimed();
         }
+        self.made_dead(rows.len() as u64);
         claims(rows, lanes)
     }
 
@@ -56,6 +57,7 @@ impl OutboxStore for Postgres {
             let per_key = limited.iter().map(|lane| per_key(lane)).collect();
             arranged += self.arrange_lanes(&limited, &self.sql.arrange_limited, Some(per_key)).await?;
         }
+        self.made_dead(arranged);
         Ok(arranged)
     }
 
@@ -77,6 +79,7 @@ impl OutboxStore for Postgres {
                 )
             })
             .await?;
+        self.made_dead(rows.len() as u64);
         statuses(held.iter().copied(), rows)
     }
 
@@ -87,6 +90,7 @@ impl OutboxStore for Postgres {
         } else {
             self.settle_any(changes).await?
         };
+        self.made_dead(rows.len() as u64);
         if lets_go_on(settlements) {
             self.signal.raise();
         }
@@ -109,6 +113,7 @@ impl OutboxStore for Postgres {
                 Box::pin(query.fetch_all(connection))
             })
             .await?;
+        self.made_dead(rows.len() as u64);
         statuses(released.iter().map(fence), rows)
     }
 

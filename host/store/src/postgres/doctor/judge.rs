@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Server, Table, VERSION_MIN};
+use super::{Server, Table, VERSION_MIN, Vacuums};
 use crate::SnapshotHolder;
 use crate::admin::spoken;
 use crate::doctor::{Finding, GRANTS};
@@ -75,11 +75,22 @@ pub(super) fn unused(table: &Table) -> Finding {
     }
 }
 
-pub(super) fn vacuum(server: &Server, table: &Table) -> Finding {
+pub(super) fn vacuum(server: &Server, table: &Table, relays: Vacuums) -> Finding {
     const CHECK: &str = "vacuum";
     const DEAD_MAX: i64 = 50_000;
     let last = table.vacuumed_ago_s.map_or("never".into(), |ago| format!("{} ago", spoken(ago as f64)));
-    let found = format!("{} live and {} dead rows, last vacuum {last}", table.live, table.dead);
+    let (alone, lacking) = match relays {
+        Vacuums::Yes => ("", ""),
+        Vacuums::NotAllowed => (
+            "; this role does not own the table, so its relays leave that to autovacuum",
+            ", and let relays do it (their role owns the table, or is granted its owner's) or lower autovacuum_naptime",
+        ),
+        Vacuums::NoWay => (
+            "; only a pooler leads to the server, so relays leave that to autovacuum",
+            ", and let relays do it (listen_database leads straight to the server) or lower autovacuum_naptime",
+        ),
+    };
+    let found = format!("{} live and {} dead rows, last vacuum {last}{alone}", table.live, table.dead);
     if !server.autovacuum {
         let advice = "set autovacuum and track_counts to on: a queue's dead rows slow every claim down";
         return Finding::fail(CHECK, format!("autovacuum is off; {found}"), advice);
@@ -89,8 +100,7 @@ pub(super) fn vacuum(server: &Server, table: &Table) -> Finding {
         return Finding::fail(CHECK, format!("autovacuum is off for the table; {found}"), advice);
     }
     if table.dead > DEAD_MAX.max(2 * table.live) {
-        let advice =
-            "see \"snapshot\" for who keeps vacuum from its work; else vacuum the table, and lower autovacuum_naptime";
+        let advice = format!("see \"snapshot\" for who keeps vacuum from its work; else vacuum the table{lacking}");
         return Finding::warn(CHECK, found, advice);
     }
     Finding::ok(CHECK, found)
@@ -158,6 +168,24 @@ mod tests {
         let verdict = |usage| notify_queue(&Server { notify_queue: usage, ..sound() }).verdict;
 
         assert_eq!([verdict(0.1), verdict(0.5), verdict(0.95)], [Verdict::Ok, Verdict::Warn, Verdict::Fail]);
+    }
+
+    #[test]
+    fn where_relays_cannot_vacuum_dead_rows_bring_advice_for_that() {
+        let table = Table {
+            live: 10,
+            dead: 60_000,
+            vacuumed_ago_s: None,
+            autovacuum: true,
+            missing_indexes: vec![],
+            unused_indexes: vec![],
+            missing_privileges: vec![],
+        };
+        let advice = |relays| vacuum(&sound(), &table, relays).advice.expect("advice");
+
+        assert!(advice(Vacuums::Yes).ends_with("else vacuum the table"));
+        assert!(advice(Vacuums::NotAllowed).contains("their role owns the table"));
+        assert!(advice(Vacuums::NoWay).contains("listen_database"));
     }
 
     #[test]

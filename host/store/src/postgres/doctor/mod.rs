@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, FromRow};
 use tokio::time::timeout;
 
 use super::Statements;
-use super::connect::plain;
+use super::connect::{direct_url, plain};
 use crate::doctor::{Finding, GRANTS, clock, indexes, schema};
 use crate::table::Names;
 use crate::{SnapshotHolder, StoreError, StoreOptions};
@@ -46,6 +46,16 @@ struct Table {
     missing_indexes: Vec<String>,
     unused_indexes: Vec<String>,
     missing_privileges: Vec<String>,
+}
+
+/// Whether relays vacuum the table, and if not, why.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Vacuums {
+    Yes,
+    /// The role does not own the table.
+    NotAllowed,
+    /// Only a pooler leads to the server.
+    NoWay,
 }
 
 pub(crate) async fn examine(options: &StoreOptions, snapshot_max: Duration) -> Vec<Finding> {
@@ -101,7 +111,19 @@ async fn look(
             findings.push(judge::privileges(&table));
             findings.push(indexes(&table.missing_indexes));
             findings.push(judge::unused(&table));
-            findings.push(judge::vacuum(&server, &table));
+            let (_, allowed): (i64, bool) = within(async {
+                Ok(sqlx::query_as(AssertSqlSafe(sql.vacuum_pages))
+                    .persistent(false)
+                    .fetch_one(&mut *connection)
+                    .await?)
+            })
+            .await?;
+            let relays = match (allowed, direct_url(options)) {
+                (false, _) => Vacuums::NotAllowed,
+                (true, None) => Vacuums::NoWay,
+                (true, Some(_)) => Vacuums::Yes,
+            };
+            findings.push(judge::vacuum(&server, &table, relays));
         }
         // The schema's finding says it.
         Ok(None) => {}

@@ -5,7 +5,7 @@ use outboxd::handler::Handlers;
 use outboxd::metrics::{Metered, MeteredHandlers};
 use outboxd::relay::{Relay, RelayOptions};
 use outboxd_core::Jitter;
-use outboxd_store::OnDelivered;
+use outboxd_store::{OnDelivered, SqliteSynchronous};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -134,25 +134,39 @@ pub async fn relays(stage: &Stage, report: &mut Report, messages: u64, rounds: u
         }
     }
     let [one, two, four] = rates;
+    report.add("drain, 1 relay", median(&one), "messages/s");
     report.add("2 relays, over one", ratio(&two, &one), "x");
     report.add_with_target("4 relays, over one", ratio(&four, &one), "x", "at least 1.0");
 }
 
-pub async fn topics(stage: &Stage, report: &mut Report, messages: u64) {
+/// Messages of as many topics as a large system has, beside those of one.
+pub async fn topics(stage: &Stage, report: &mut Report, messages: u64, rounds: usize) {
     let component = Component::load().await;
-    let outbox = stage.postgres(OnDelivered::Delete).await;
-    outbox.fill(messages, 200).await;
-    let rate = drain(&outbox, component.handlers(), messages, 1).await.rate;
-    report.add("drain, 200 topics", rate, "messages/s");
+    let (mut one, mut many) = (vec![], vec![]);
+    for _ in 0..rounds {
+        for (rates, topics) in [(&mut one, 1), (&mut many, 200)] {
+            let outbox = stage.postgres(OnDelivered::Delete).await;
+            outbox.fill(messages, topics).await;
+            rates.push(drain(&outbox, component.handlers(), messages, 1).await.rate);
+        }
+    }
+    report.add("drain, 200 topics", median(&many), "messages/s");
+    report.add("200 topics, over one", ratio(&many, &one), "x");
 }
 
-pub async fn sqlite(stage: &Stage, report: &mut Report, messages: u64) {
+pub async fn sqlite(stage: &Stage, report: &mut Report, messages: u64, rounds: usize) {
     let component = Component::load().await;
-    let outbox = stage.sqlite(OnDelivered::Delete).await;
-    outbox.fill(messages, 1).await;
-    let drained = drain(&outbox, component.handlers(), messages, 1).await;
-    report.add_with_target("SQLite drain, delete on success", drained.rate, "messages/s", "at least 10000");
-    report.add("SQLite drain: here, a message", drained.own_cpu, "µs of a core");
+    let (mut full, mut normal) = (vec![], vec![]);
+    for _ in 0..rounds {
+        for (drained, synchronous) in [(&mut full, SqliteSynchronous::Full), (&mut normal, SqliteSynchronous::Normal)] {
+            let outbox = stage.sqlite(synchronous).await;
+            outbox.fill(messages, 1).await;
+            drained.push(drain(&outbox, component.handlers(), messages, 1).await);
+        }
+    }
+    report.add("SQLite drain, synchronous full", median(&rates(&full)), "messages/s");
+    report.add_with_target("SQLite drain, synchronous normal", median(&rates(&normal)), "messages/s", "at least 10000");
+    report.add("SQLite drain, normal: here, a message", median_of(&normal, |drained| drained.own_cpu), "µs of a core");
 }
 
 /// The median of the ratios of rounds that followed each other: what else the machine did hit both.

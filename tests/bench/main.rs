@@ -93,22 +93,22 @@ async fn measure(args: &Args) -> Report {
         drain::measure(&stage, &mut report, args.messages, args.rounds).await;
     }
     if args.peers && wanted("peers") {
-        peers::measure(&stage, &mut report, args.messages).await;
+        peers::measure(&stage, &mut report, args.messages, args.rounds).await;
     }
     if wanted("relays") {
         drain::relays(&stage, &mut report, args.messages, args.rounds).await;
     }
     if wanted("topics") {
-        drain::topics(&stage, &mut report, args.messages).await;
+        drain::topics(&stage, &mut report, args.messages, args.rounds).await;
     }
     if wanted("sqlite") {
-        drain::sqlite(&stage, &mut report, args.messages).await;
+        drain::sqlite(&stage, &mut report, args.messages, args.rounds).await;
     }
     if wanted("keys") {
         keys::measure(&stage, &mut report, args.messages, args.rounds, args.backlog).await;
     }
     if wanted("publish") {
-        publish::measure(&stage, &mut report, args.seconds).await;
+        publish::measure(&stage, &mut report, args.seconds, args.rounds).await;
     }
     if wanted("latency") {
         latency::measure(&stage, &mut report, args.seconds).await;

@@ -1,16 +1,48 @@
 use std::process::Command;
 
+use outboxd_store::OnDelivered;
 use serde_json::Value;
 
-use crate::report::Report;
+use crate::drain;
+use crate::plugins::Component;
+use crate::report::{Report, median};
 use crate::stage::Stage;
 
-/// Other queues, each draining as many no-op messages from a database of its own on the same server.
-pub async fn measure(stage: &Stage, report: &mut Report, messages: u64) {
-    for peer in ["graphile-worker", "pg-boss", "procrastinate", "pgqueuer", "grelmicro"] {
-        match drain(&stage.postgres.database(), peer, messages) {
-            Ok(rate) => report.add(format!("{peer}: drain"), rate, "messages/s"),
-            Err(why) => eprintln!("{peer} was not measured: {why}"),
+/// Another queue.
+struct Peer {
+    name: &'static str,
+    /// Of how many messages it is measured at most: a slow one would take minutes.
+    messages_max: u64,
+    /// How much more than its rate ours should be.
+    target: &'static str,
+}
+
+const PEERS: [Peer; 6] = [
+    Peer { name: "graphile-worker", messages_max: u64::MAX, target: "at least 1.5" },
+    Peer { name: "pg-boss", messages_max: u64::MAX, target: "at least 3" },
+    Peer { name: "apalis", messages_max: u64::MAX, target: "" },
+    Peer { name: "pgqueuer", messages_max: 10_000, target: "" },
+    Peer { name: "grelmicro", messages_max: 10_000, target: "at least 8" },
+    Peer { name: "procrastinate", messages_max: 1_000, target: "" },
+];
+
+/// Other queues, each draining no-op messages from a database of its own on the same server, after a drain of ours.
+pub async fn measure(stage: &Stage, report: &mut Report, messages: u64, rounds: usize) {
+    let component = Component::load().await;
+    for Peer { name, messages_max, target } in PEERS {
+        let (mut ours, mut theirs) = (vec![], vec![]);
+        for _ in 0..rounds {
+            let outbox = stage.postgres(OnDelivered::Delete).await;
+            outbox.fill(messages, 1).await;
+            ours.push(drain::drain(&outbox, component.handlers(), messages, 1).await.rate);
+            match drain(&stage.postgres.database(), name, messages.min(messages_max)) {
+                Ok(rate) => theirs.push(rate),
+                Err(why) => eprintln!("{name} was not measured: {why}"),
+            }
+        }
+        if theirs.len() == rounds {
+            report.add(format!("{name}: drain"), median(&theirs), "messages/s");
+            report.add_with_target(format!("drain, over {name}"), drain::ratio(&ours, &theirs), "x", target);
         }
     }
 }

@@ -4,7 +4,8 @@ use outboxd_client::{NewMessage, publish};
 use outboxd_store::OnDelivered;
 use sqlx::Connection as _;
 
-use crate::report::Report;
+use crate::drain::ratio;
+use crate::report::{Report, median};
 use crate::stage::{Outbox, PAYLOAD, Stage};
 
 /// Whether the producer's transaction publishes.
@@ -15,14 +16,18 @@ enum Writes {
 }
 
 /// What an outbox costs its producer: transactions of one row, with and without a message.
-pub async fn measure(stage: &Stage, report: &mut Report, seconds: u64) {
+pub async fn measure(stage: &Stage, report: &mut Report, seconds: u64, rounds: usize) {
     let outbox = stage.postgres(OnDelivered::Delete).await;
     outbox.sql("create table orders (id bigserial primary key, body text not null)").await;
     let lasts = Duration::from_secs(seconds);
-    let without = commits(&outbox, Writes::OrderAlone, lasts).await;
-    let with = commits(&outbox, Writes::OrderAndMessage, lasts).await;
-    report.add("commits, one row", without, "1/s");
-    report.add("commits, one row and a message", with, "1/s");
+    let (mut without, mut with) = (vec![], vec![]);
+    for _ in 0..rounds {
+        without.push(commits(&outbox, Writes::OrderAlone, lasts).await);
+        with.push(commits(&outbox, Writes::OrderAndMessage, lasts).await);
+    }
+    report.add("commits, one row", median(&without), "1/s");
+    report.add("commits, one row and a message", median(&with), "1/s");
+    report.add("with a message, over without", ratio(&with, &without), "x");
 }
 
 /// Commits a second of one producer.

@@ -1,4 +1,4 @@
-use outboxd_store::{Notify, OnDelivered, Store, StoreOptions};
+use outboxd_store::{OnDelivered, SqliteSynchronous, Store, StoreOptions};
 use outboxd_test_support::postgres::TestPostgres;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
@@ -29,21 +29,21 @@ impl Stage {
     }
 
     pub async fn postgres(&self, on_delivered: OnDelivered) -> Outbox {
-        Outbox::migrated(self.postgres.database(), on_delivered).await
+        Outbox::migrated(StoreOptions { url: self.postgres.database(), on_delivered, ..StoreOptions::default() }).await
     }
 
-    pub async fn sqlite(&self, on_delivered: OnDelivered) -> Outbox {
+    /// One that deletes on success.
+    pub async fn sqlite(&self, sqlite_synchronous: SqliteSynchronous) -> Outbox {
         let file = self.folder.path().join(format!("{}.db", uuid::Uuid::now_v7()));
-        Outbox::migrated(format!("sqlite:{}", file.display()), on_delivered).await
+        let (url, on_delivered) = (format!("sqlite:{}", file.display()), OnDelivered::Delete);
+        Outbox::migrated(StoreOptions { url, on_delivered, sqlite_synchronous, ..StoreOptions::default() }).await
     }
 }
 
 impl Outbox {
-    async fn migrated(url: String, on_delivered: OnDelivered) -> Outbox {
-        let options =
-            StoreOptions { url: url.clone(), on_delivered, notify: Notify::Listen, ..StoreOptions::default() };
+    async fn migrated(options: StoreOptions) -> Outbox {
         outboxd_store::migrate(&options).await.expect("the outbox is migrated");
-        Outbox { url, options }
+        Outbox { url: options.url.clone(), options }
     }
 
     pub fn is_sqlite(&self) -> bool {
@@ -63,6 +63,7 @@ impl Outbox {
                 insert into outbox (topic, payload) select 't' || (n % ?2), ?3 from n";
             let fill = sqlx::query(fill).bind(messages).bind(topics).bind(PAYLOAD);
             fill.execute(&mut connection).await.expect("filled");
+            sqlx::query("pragma wal_checkpoint(truncate)").execute(&mut connection).await.expect("checkpointed");
             return;
         }
         let mut connection = self.connection().await;

@@ -12,9 +12,20 @@ use crate::stage::{PAYLOAD, Stage};
 /// Messages of one transaction of the producer.
 const BATCH: usize = 100;
 
-/// One producer that publishes as fast as it can while one relay delivers: what the relay keeps up with.
+/// What one producer and one relay did beside each other. Messages a second.
+pub struct Sustained {
+    published: f64,
+    pub delivered: f64,
+}
+
 pub async fn measure(stage: &Stage, report: &mut Report, seconds: u64) {
-    let component = Component::load().await;
+    let sustained = sustain(stage, &Component::load().await, seconds).await;
+    report.add("published, with a relay at work", sustained.published, "messages/s");
+    report.add("delivered meanwhile", sustained.delivered, "messages/s");
+}
+
+/// One producer publishes as fast as it can while one relay delivers.
+pub async fn sustain(stage: &Stage, component: &Component, seconds: u64) -> Sustained {
     let outbox = stage.postgres(OnDelivered::Delete).await;
     let relays = Relays::start(&outbox, component.handlers(), 1).await;
     let mut connection = outbox.connection().await;
@@ -32,7 +43,5 @@ pub async fn measure(stage: &Stage, report: &mut Report, seconds: u64) {
     let delivered = relays.seen.counts().delivered;
     relays.seen.delivered(published).await;
     relays.stop().await;
-
-    report.add("published, with a relay at work", published as f64 / lasted, "messages/s");
-    report.add("delivered meanwhile", delivered as f64 / lasted, "messages/s");
+    Sustained { published: published as f64 / lasted, delivered: delivered as f64 / lasted }
 }

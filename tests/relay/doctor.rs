@@ -144,6 +144,17 @@ fn a_file_without_a_write_ahead_log_fails_and_is_left_as_it_is() {
 }
 
 #[test]
+fn a_file_whose_commits_do_not_wait_for_the_disk_says_what_that_costs() {
+    let stage = Stage::sqlite();
+    assert_says(&finding(&stage, "durability"), "ok", "each commit is on disk", "");
+
+    let config = std::fs::read_to_string(stage.config()).expect("the configuration");
+    std::fs::write(stage.config(), format!("sqlite_synchronous = \"normal\"\n{config}")).expect("written");
+
+    assert_says(&finding(&stage, "durability"), "ok", "delivered again", "");
+}
+
+#[test]
 fn a_file_that_stays_locked_is_a_failure() {
     let stage = Stage::sqlite();
     let runtime = runtime();

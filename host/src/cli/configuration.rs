@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::message_texts::without_password;
-use crate::config::{Config, MigrateMode, Notify, Pooler};
+use crate::config::{Config, MigrateMode, Notify, Pooler, SqliteSynchronous};
 use crate::plugin::egress::RootsBase;
 use crate::plugin::{Pooling, Watch};
 
@@ -35,7 +35,12 @@ pub fn configuration(config: &Config) -> String {
         Watch::Poll => "poll",
         Watch::Off => "off",
     };
+    let synchronous = match config.sqlite_synchronous {
+        SqliteSynchronous::Full => "full",
+        SqliteSynchronous::Normal => "normal",
+    };
     lines.extend([
+        format!("sqlite_synchronous = {}", quoted(synchronous)),
         format!("payload_max = \"{}B\"", config.payload_max),
         format!("watch = {}", quoted(watch)),
         format!("pooling = {}", quoted(pooling)),

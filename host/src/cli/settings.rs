@@ -11,7 +11,7 @@ use outboxd_store::{OnDelivered, Printed, Store, StoreOptions, TableName};
 
 use super::args::{Global, MigrateArgs};
 use super::output;
-use crate::config::{self, Config, Environment, Notify, Overrides, Pooler, Purpose};
+use crate::config::{self, Config, Environment, Notify, Overrides, Pooler, Purpose, SqliteSynchronous};
 use crate::plugin::{Compiler, PluginOptions, SandboxOptions};
 use crate::toml_reader::ConfigError;
 
@@ -82,6 +82,10 @@ pub fn store_options(config: &Config) -> anyhow::Result<StoreOptions> {
             Pooler::Transaction => outboxd_store::Pooler::Transaction,
         },
         listen_url: config.listen_database.clone(),
+        sqlite_synchronous: match config.sqlite_synchronous {
+            SqliteSynchronous::Full => outboxd_store::SqliteSynchronous::Full,
+            SqliteSynchronous::Normal => outboxd_store::SqliteSynchronous::Normal,
+        },
         statement_timeout: config.statement_timeout(),
         ..StoreOptions::default()
     })

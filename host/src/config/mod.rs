@@ -35,6 +35,8 @@ pub struct Config {
     pub pooler: Pooler,
     /// Where LISTEN goes when `database` is behind a transaction pooler.
     pub listen_database: Option<String>,
+    /// What our commits to an SQLite file wait for. Default: the disk.
+    pub sqlite_synchronous: SqliteSynchronous,
     /// A larger payload is refused at publish and dead at claim. Bytes. Default 1 MiB.
     pub payload_max: u64,
     pub watch: Watch,
@@ -68,6 +70,13 @@ pub enum Pooler {
     None,
     /// PgBouncer and the like in transaction mode.
     Transaction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SqliteSynchronous {
+    Full,
+    /// Not for the disk: faster, and a power cut may have the last messages delivered again.
+    Normal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

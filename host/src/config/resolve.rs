@@ -9,7 +9,7 @@ use outboxd_core::{Backoff, PAYLOAD_BYTES_MAX_DEFAULT, RetryPolicy};
 use secrecy::SecretString;
 
 use super::secret::{ReadSecret, secret, secret_at_hand, secrets};
-use super::{Config, MigrateMode, Notify, Pooler, sandbox, trust};
+use super::{Config, MigrateMode, Notify, Pooler, SqliteSynchronous, sandbox, trust};
 use crate::plugin::{Pooling, Watch};
 use crate::purger::Retention;
 use crate::relay::RelayOptions;
@@ -128,6 +128,10 @@ pub fn resolve(
             _ => Pooler::None,
         },
         listen_database: secret_or_string(&reader, "listen_database", environment),
+        sqlite_synchronous: match reader.word("sqlite_synchronous", &["full", "normal"]) {
+            Some("normal") => SqliteSynchronous::Normal,
+            _ => SqliteSynchronous::Full,
+        },
         payload_max: reader.size("payload_max").unwrap_or(PAYLOAD_BYTES_MAX_DEFAULT),
         watch: match reader.word("watch", &["auto", "poll", "off"]) {
             Some("poll") => Watch::Poll,

@@ -33,7 +33,7 @@ pub use doctor::{Finding, Verdict, examine};
 pub use error::StoreError;
 pub use memory::{MemoryMessage, MemoryStore};
 pub use migrate::{Migrated, Printed, check_version, migrate, print_migrations};
-pub use options::{Notify, OnDelivered, Pooler, StoreOptions};
+pub use options::{Notify, OnDelivered, Pooler, SqliteSynchronous, StoreOptions};
 pub use outbox::{DueTopic, OutboxStore, Wake};
 pub use outboxd_core::TableName;
 #[cfg(feature = "planted-bugs")]

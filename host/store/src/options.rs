@@ -18,6 +18,8 @@ pub struct StoreOptions {
     pub notify: Notify,
     /// Default [`Pooler::None`].
     pub pooler: Pooler,
+    /// Default [`SqliteSynchronous::Full`]. SQLite only.
+    pub sqlite_synchronous: SqliteSynchronous,
     /// A direct URL for LISTEN, where `url` leads to a pooler. PostgreSQL only.
     pub listen_url: Option<String>,
     /// The server ends a statement after it; 2 s later its caller gives up and closes the connection. Default 5 s.
@@ -55,6 +57,15 @@ pub enum Pooler {
     Transaction,
 }
 
+/// What a commit of ours on SQLite waits for. Those of producers wait as their own connections say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SqliteSynchronous {
+    /// For the disk: what was settled stays settled.
+    Full,
+    /// For nothing. A power cut may take back what was written last, so that messages are delivered once more; none is lost.
+    Normal,
+}
+
 impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
@@ -64,6 +75,7 @@ impl Default for StoreOptions {
             on_delivered: OnDelivered::Keep,
             notify: Notify::Listen,
             pooler: Pooler::None,
+            sqlite_synchronous: SqliteSynchronous::Full,
             listen_url: None,
             statement_timeout: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(2),
@@ -81,6 +93,7 @@ impl fmt::Debug for StoreOptions {
             .field("on_delivered", &self.on_delivered)
             .field("notify", &self.notify)
             .field("pooler", &self.pooler)
+            .field("sqlite_synchronous", &self.sqlite_synchronous)
             .field("statement_timeout", &self.statement_timeout)
             .field("lock_timeout", &self.lock_timeout)
             .field("connections_max", &self.connections_max)

@@ -2,7 +2,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous as Synchronous};
 
 use super::Statements;
 use super::file::{DatabaseFile, refuse_network_share};
@@ -10,7 +10,7 @@ use super::wake::WalWatch;
 use crate::connections::{Connections, Work};
 use crate::table::Names;
 use crate::wake::Signal;
-use crate::{Notify, OnDelivered, StoreError, StoreOptions};
+use crate::{Notify, OnDelivered, SqliteSynchronous, StoreError, StoreOptions};
 
 /// Beyond the wait for a lock: the disk's own time.
 const GIVE_UP_MARGIN: Duration = Duration::from_secs(2);
@@ -83,7 +83,8 @@ impl Sqlite {
     }
 }
 
-/// WAL, so that readers and the writer do not wait for each other; every commit is on disk before it is answered.
+/// WAL, so that readers and the writer do not wait for each other. Its log is synced before it is written into the file, whatever
+/// our commits wait for: a power cut takes back the last of them and damages nothing.
 pub(crate) fn parse(options: &StoreOptions) -> Result<SqliteConnectOptions, StoreError> {
     if options.url.contains(":memory:") || options.url.contains("mode=memory") {
         return Err(StoreError::Broken("an SQLite database in memory is lost with its connection; name a file".into()));
@@ -93,7 +94,31 @@ pub(crate) fn parse(options: &StoreOptions) -> Result<SqliteConnectOptions, Stor
     refuse_network_share(connect.get_filename())?;
     Ok(connect
         .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
+        .synchronous(match options.sqlite_synchronous {
+            SqliteSynchronous::Full => Synchronous::Full,
+            SqliteSynchronous::Normal => Synchronous::Normal,
+        })
         .row_buffer_size(ROWS_MAX)
         .busy_timeout(options.statement_timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::ConnectOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commit_waits_for_the_disk_unless_it_is_told_not_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("outbox.db").display());
+        for (sqlite_synchronous, pragma) in [(SqliteSynchronous::Full, 2), (SqliteSynchronous::Normal, 1)] {
+            let options = StoreOptions { url: url.clone(), sqlite_synchronous, ..StoreOptions::default() };
+
+            let mut connection = parse(&options).unwrap().connect().await.unwrap();
+
+            let said: i64 = sqlx::query_scalar("pragma synchronous").fetch_one(&mut connection).await.unwrap();
+            assert_eq!(said, pragma, "{sqlite_synchronous:?}");
+        }
+    }
 }

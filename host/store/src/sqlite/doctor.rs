@@ -11,7 +11,7 @@ use super::connect::parse;
 use super::migrate::version_of;
 use crate::doctor::{Finding, Verdict, clock, indexes, schema};
 use crate::table::Names;
-use crate::{StoreError, StoreOptions};
+use crate::{SqliteSynchronous, StoreError, StoreOptions};
 
 /// A log of changes that grows beyond this is held back by a reader. Bytes.
 const WAL_MAX: u64 = 64 << 20;
@@ -52,7 +52,13 @@ async fn look(
     findings.push(Finding::ok("database", format!("SQLite {version}, {}", file.display())));
     findings.push(clock(now_ms, asked, SystemTime::now()));
     findings.push(match journal.as_str() {
-        "wal" => Finding::ok("durability", "write-ahead log, each commit is on disk"),
+        "wal" => Finding::ok(
+            "durability",
+            match options.sqlite_synchronous {
+                SqliteSynchronous::Full => "write-ahead log, each commit is on disk",
+                SqliteSynchronous::Normal => "write-ahead log; a power cut may have the last messages delivered again",
+            },
+        ),
         other => Finding::fail(
             "durability",
             format!("the journal is {other:?}, not \"wal\": producers and relay block each other"),

@@ -48,9 +48,13 @@ async fn purge(store: &TestStore, admin: &dyn OutboxAdmin, rows: u32) {
 /// A store without autovacuum, and a connection to ask with.
 async fn stage() -> (TestStore, PgConnection) {
     let store = TestStore::postgres().await;
-    store.execute("alter table outbox set (autovacuum_enabled = off)").await.expect("altered");
-    let connection = store.postgres_connection().await;
+    let connection = without_autovacuum(&store).await;
     (store, connection)
+}
+
+async fn without_autovacuum(store: &TestStore) -> PgConnection {
+    store.execute("alter table outbox set (autovacuum_enabled = off)").await.expect("altered");
+    store.postgres_connection().await
 }
 
 #[tokio::test]
@@ -147,7 +151,7 @@ async fn a_role_that_does_not_own_the_table_works_on_and_asks_for_no_vacuum() {
 
 /// Makes enough dead and answers whether it was vacuumed.
 pub async fn is_vacuumed_by(store: &TestStore, relay: &Store) -> bool {
-    let mut connection = store.postgres_connection().await;
+    let mut connection = without_autovacuum(store).await;
     purge(store, &*relay.admin, ENOUGH).await;
     until(&mut connection, &mut 0.0, VACUUMS).await;
     vacuums(&mut connection).await == 1

@@ -38,6 +38,7 @@ mod names;
 mod operations;
 /// What the statements cost.
 mod planner;
+mod planner_keys;
 /// The same on SQLite.
 mod planner_sqlite;
 /// Behind PgBouncer.

@@ -12,6 +12,8 @@ await pool.query(
      from generate_series(1, $1::int)))`,
   [count],
 );
+await pool.query("vacuum analyze");
+await pool.query("checkpoint");
 let done = 0;
 const begun = performance.now();
 const ended = new Promise((resolve) => {

@@ -36,6 +36,8 @@ async def main(url: str, count: int) -> None:
     async with connection.transaction():
         for _ in range(count):
             await outbox.publish(connection, "noop", {"order": 1})
+    await connection.execute("vacuum analyze")
+    await connection.execute("checkpoint")
     begun = time.perf_counter()
     async with Grelmicro(uses=[outbox]):
         while done < count or await connection.fetchval("select count(*) from grelmicro_outbox") > 0:

@@ -21,6 +21,8 @@ async def main(url: str, count: int) -> None:
     for start in range(0, count, 1000):
         size = min(1000, count - start)
         await queries.enqueue(["noop"] * size, [b'{"order":1}'] * size, [0] * size)
+    await connection.execute("vacuum analyze")
+    await connection.execute("checkpoint")
     pgq = PgQueuer(driver)
 
     @pgq.entrypoint("noop")

@@ -36,6 +36,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let jobs = (from..count.min(from + 1000)).map(|_| job()).collect();
         queries::push_tasks(&mut *pool.acquire().await?, QUEUE, jobs).await?;
     }
+    sqlx::raw_sql("vacuum analyze").execute(&pool).await?;
+    sqlx::raw_sql("checkpoint").execute(&pool).await?;
 
     let config = Config::default().queue(QUEUE).batch_size(BATCH).lock_tasks(false);
     let storage = PostgresStorage::<serde_json::Value>::new(&pool).with_config(config);

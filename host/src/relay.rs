@@ -78,6 +78,14 @@ pub enum Stopped {
     Unsettled,
 }
 
+/// What a run to the end of what is due came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    pub stopped: Stopped,
+    /// Whether something could start, or a place was found for what must wait.
+    pub has_claimed: bool,
+}
+
 /// One relay. Any number of them may share a database.
 pub struct Relay {
     store: Arc<dyn OutboxStore>,
@@ -158,15 +166,16 @@ impl Relay {
 
     /// Delivers what is due and returns when nothing more can be claimed: it waits for the rate of a plugin, and for no key that
     /// rests. An error of the database ends it.
-    pub async fn run_once(&self, shutdown: CancellationToken) -> Result<Stopped, StoreError> {
+    pub async fn run_once(&self, shutdown: CancellationToken) -> Result<Once, StoreError> {
         let mut work = self.start();
-        let mut failed = None;
+        let (mut failed, mut has_claimed) = (None, false);
         while !shutdown.is_cancelled() {
             work.due_fresh = None;
             // Asked before the look, which does not see what a call that ends meanwhile lets go.
             let is_over = self.slots.usage().is_idle() && work.dispatcher.settler.all_is_written();
             match self.look(&mut work).await {
-                Ok(Look::Claimed | Look::Again) => {}
+                Ok(Look::Claimed) => has_claimed = true,
+                Ok(Look::Again) => {}
                 Ok(Look::Nothing) if is_over => match work.until_allowed {
                     // Another plugin may have something to do before.
                     Some(next) => {
@@ -190,7 +199,7 @@ impl Relay {
             }
         }
         let stopped = self.stop(work).await;
-        failed.map_or(Ok(stopped), Err)
+        failed.map_or(Ok(Once { stopped, has_claimed }), Err)
     }
 
     fn start(&self) -> Work {

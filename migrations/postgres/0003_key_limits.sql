@@ -5,18 +5,19 @@ do $outboxd_body$
 declare
     before text := current_setting('lock_timeout');
 begin
-    for try in 1..200 loop
+    for try in 1..20 loop
         begin
-            perform set_config('lock_timeout', '200ms', true);
+            perform set_config('lock_timeout', '2s', true);
             lock table {table} in share mode;
+            perform set_config('lock_timeout', '200ms', true);
             lock table {keys} in access exclusive mode;
             perform set_config('lock_timeout', before, true);
             return;
-        exception when lock_not_available then
+        exception when lock_not_available or deadlock_detected then
             perform pg_sleep(0.05);
         end;
     end loop;
-    raise exception 'the tables stayed locked by others' using errcode = 'lock_not_available';
+    raise exception 'the tables stayed locked by others; try again when no long transaction writes to them' using errcode = 'lock_not_available';
 end
 $outboxd_body$;
 

@@ -11,7 +11,7 @@ use outboxd::metrics::watch_until;
 use outboxd_core::MessageId;
 use outboxd_store::{
     Changed, Finished, KeyFilter, KeySummary, MemoryMessage, MemoryStore, MessageDetail, MessageFilter, MessageSummary,
-    OutboxAdmin, Selection, StoreError, TopicStats,
+    OutboxAdmin, Selection, SpacedTopic, StoreError, TopicStats,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -125,6 +125,11 @@ impl OutboxAdmin for Faulty {
     async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError> {
         self.statement()?;
         self.memory.resume_key(topic, key).await
+    }
+
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError> {
+        self.statement()?;
+        self.memory.spaced().await
     }
 
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {

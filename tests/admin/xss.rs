@@ -10,7 +10,7 @@ use outboxd::plugin::PluginInfo;
 use outboxd_core::MessageId;
 use outboxd_store::{
     Changed, Finished, HistoryEntry, KeyFilter, KeySummary, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin,
-    Selection, StoreError, TopicStats,
+    Selection, SpacedTopic, StoreError, TopicStats,
 };
 use scraper::Html;
 use uuid::Uuid;
@@ -168,6 +168,10 @@ impl OutboxAdmin for Hostile {
 
     async fn resume_key(&self, _: &str, _: &str) -> Result<Changed, StoreError> {
         Ok(Changed::No)
+    }
+
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError> {
+        Ok(vec![])
     }
 
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {

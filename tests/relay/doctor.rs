@@ -266,7 +266,7 @@ fn dead_rows_that_pile_up_are_said() {
 }
 
 #[test]
-fn a_role_that_does_not_own_the_table_is_told_that_its_relays_do_not_vacuum_it() {
+fn a_role_that_may_not_vacuum_the_table_is_told_so() {
     let stage = Stage::postgres();
     execute(&stage.database, "create role relay_guest login");
 

@@ -16,6 +16,7 @@ on_every_database! {
     a_key_whose_target_fails_five_times_in_a_row_rests_until_one_call_succeeds,
     no_more_calls_of_a_key_than_its_limit_are_under_way,
     calls_of_a_key_are_spaced,
+    once_ends_no_sooner_where_calls_are_hardly_spaced,
     a_plugin_is_called_no_more_often_than_its_rate,
     a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it,
     once_waits_for_no_rate_where_nothing_is_due,
@@ -147,6 +148,17 @@ fn calls_of_a_key_are_spaced(stage: Stage) {
     }
 }
 
+/// A spacing that is shorter than a run takes to look ends between its last look and the next.
+fn once_ends_no_sooner_where_calls_are_hardly_spaced(stage: Stage) {
+    install(&stage, "[limits]\nper_key_rate = \"200/s\"\n");
+    let order = json!({ "do": "succeed" }).to_string();
+    let published = stage.publish_lines_of_key("verbs", "a", &vec![order; 60]);
+
+    stage.outboxd(&["run", "--once"]).ok();
+
+    assert!(published.iter().all(|id| stage.show(id)["state"] == "delivered"), "a run to the end waits for them");
+}
+
 fn a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it(stage: Stage) {
     install(&stage, "[limits]\nper_key_rate = \"1/h\"\n");
     let published = [(); 2].map(|()| publish(&stage, "a", &json!({ "do": "succeed" })));
@@ -155,6 +167,8 @@ fn a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it(stage: Stage) 
     let key = wait_until_paused(&stage);
 
     assert_eq!((&key["reason"], &key["depth"]), (&json!("rate"), &json!(1)));
+    let stats: Value = serde_json::from_str(&stage.outboxd(&["stats", "--json"]).ok()).expect("JSON");
+    assert_eq!(stats[0]["resting_keys"], 0, "what is spaced is not sick");
     stage.outboxd(&["keys", "resume", "verbs", "a"]).ok();
     for id in published {
         stage.wait_until(&id, "delivered");

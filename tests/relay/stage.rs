@@ -117,8 +117,16 @@ impl Stage {
 
     /// Publishes one message for each payload, all in one transaction, and answers their ids.
     pub fn publish_lines(&self, topic: &str, payloads: &[String]) -> Vec<String> {
+        self.publish_each(&["publish", topic, "--lines"], payloads)
+    }
+
+    pub fn publish_lines_of_key(&self, topic: &str, key: &str, payloads: &[String]) -> Vec<String> {
+        self.publish_each(&["publish", topic, "--key", key, "--lines"], payloads)
+    }
+
+    fn publish_each(&self, args: &[&str], payloads: &[String]) -> Vec<String> {
         use std::io::Write as _;
-        let mut command = self.command(&["publish", topic, "--lines"]);
+        let mut command = self.command(args);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("outboxd starts");
         child.stdin.take().expect("a pipe").write_all(payloads.join("\n").as_bytes()).expect("written");
         let output = child.wait_with_output().expect("outboxd ends");

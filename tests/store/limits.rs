@@ -1,16 +1,13 @@
 use std::time::Duration;
 
-use outboxd_core::{
-    Claim, KEY_FAILURES_MAX, Lane, LeaseStatus, MessageId, Order, Reason, Rest, RestCause, Settlement, State,
-    Transition,
-};
-use outboxd_store::{Changed, KeyFilter, KeyState, Selection};
+use outboxd_core::{Claim, Lane, LeaseStatus, MessageId, Order, Reason, Rest, Settlement, State, Transition};
+use outboxd_store::{Changed, KeyState, Selection};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry, settlement};
 use crate::keys::{BLOCK, key_state};
 
-const MINUTE: Duration = Duration::from_secs(60);
-const TWO: Order = Order::Limited { per_key: 2 };
+pub const MINUTE: Duration = Duration::from_secs(60);
+pub const TWO: Order = Order::Limited { per_key: 2 };
 
 on_every_store! {
     at_most_so_many_messages_of_a_key_are_under_way
@@ -22,15 +19,6 @@ on_every_store! {
     messages_of_a_key_that_end_together_let_as_many_go_on
     a_discarded_message_of_a_limited_key_lets_another_go
     many_messages_of_a_limited_key_are_out_of_the_way_of_the_others
-    a_limited_key_that_rests_gives_none_of_its_messages
-    a_key_that_has_rested_goes_on_though_another_of_its_calls_still_runs
-    after_a_rest_one_message_tries_and_its_success_lets_the_others_go
-    a_try_that_fails_keeps_the_others_back
-    failures_in_a_row_are_counted_for_the_whole_fleet
-    failures_that_were_under_way_at_once_count_as_one
-    an_ordered_key_that_failed_often_rests_with_its_head
-    what_is_held_for_a_key_that_rests_costs_nothing_more
-    a_limited_key_is_resumed_before_its_time
     a_limited_key_with_nothing_left_is_forgotten_and_one_with_a_retry_is_not
     a_topic_whose_keys_are_not_limited_any_more_holds_nothing
     a_topic_may_become_limited_and_ordered_in_turn
@@ -39,7 +27,6 @@ on_every_store! {
     as_a_topic_becomes_ordered_what_is_discarded_lets_nothing_begin_beside_what_runs
     a_turn_that_waits_for_a_retry_as_its_topic_becomes_ordered_lets_nothing_begin_beside_what_runs
     a_key_that_was_blocked_while_its_topic_was_ordered_stays_so
-    what_messages_of_a_key_tell_it_at_once_is_added_up
 }
 
 mod databases {
@@ -52,7 +39,7 @@ mod databases {
 
 impl TestStore {
     /// Arranges until nothing more finds a place.
-    async fn arrange_all(&self, lanes: &[Lane]) {
+    pub async fn arrange_all(&self, lanes: &[Lane]) {
         for round in 0.. {
             assert!(round < 20, "arranging never ends");
             if self.outbox.arrange(lanes).await.expect("arrange") == 0 {
@@ -61,21 +48,15 @@ impl TestStore {
         }
     }
 
-    async fn claim_arranged(&self, slots: u32, order: Order) -> Vec<Claim> {
+    pub async fn claim_arranged(&self, slots: u32, order: Order) -> Vec<Claim> {
         let lanes = [Lane { order, ..lane(TOPIC, slots) }];
         self.arrange_all(&lanes).await;
         self.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
     }
 
-    async fn settle_with(&self, claim: &Claim, transition: Transition, rest: Rest) {
+    pub async fn settle_with(&self, claim: &Claim, transition: Transition, rest: Rest) {
         let settled = Settlement { rest, ..settlement(claim, transition) };
         assert_eq!(self.outbox.settle(&[settled]).await.unwrap(), [LeaseStatus::Held]);
-    }
-
-    /// The target failed so often in a row by now; the key rests for a minute.
-    async fn fail(&self, claim: &Claim, failures: u32) {
-        let rest = Rest { time: MINUTE, cause: Some(RestCause::Failures), failures: Some(failures) };
-        self.settle_with(claim, retry(Duration::ZERO), rest).await;
     }
 }
 
@@ -185,150 +166,6 @@ async fn many_messages_of_a_limited_key_are_out_of_the_way_of_the_others(store: 
     assert_eq!((claims.len(), ids(&claims)[2]), (3, last[0]));
     let stats = store.admin.stats().await.unwrap();
     assert_eq!((stats[0].held, stats[0].processing, stats[0].pending), (898, 3, 0));
-}
-
-async fn a_limited_key_that_rests_gives_none_of_its_messages(store: TestStore) {
-    let published = store.publish_keyed(&["a", "a", "a", "b"]).await;
-    let lanes = [Lane { order: TWO, ..lane(TOPIC, 1) }];
-    store.outbox.arrange(&lanes).await.unwrap();
-    let first = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
-    assert_eq!(ids(&first), published[..1], "the second has its turn too, but is not claimed yet");
-
-    let rest = Rest { time: MINUTE, cause: Some(RestCause::RetryAfter), failures: Some(0) };
-    store.settle_with(&first[0], Transition::Delivered, rest).await;
-
-    assert_eq!(ids(&store.claim_arranged(9, TWO).await), [published[3]]);
-    assert_eq!(store.state_of(published[1]).await, State::Held);
-    let paused = KeyFilter { topic: None, state: Some(KeyState::Paused) };
-    let [key] = &store.admin.keys(&paused, 9).await.unwrap()[..] else { panic!("one key rests") };
-    assert_eq!((key.key.as_str(), key.reason.as_deref(), key.depth), ("a", Some("retry-after"), 2));
-    assert!(key.due_in_ms.is_some_and(|ms| (1..=60_000).contains(&ms)), "{key:?}");
-    assert_eq!(store.admin.stats().await.unwrap()[0].resting_keys, 1);
-
-    store.age(2 * MINUTE).await;
-    assert_eq!(store.admin.stats().await.unwrap()[0].resting_keys, 0);
-
-    let claims = store.claim_arranged(9, TWO).await;
-    assert_eq!(ids(&claims)[..2], published[1..3]);
-    assert_eq!(claims[0].attempt.0, 1, "rest spends no attempt");
-}
-
-async fn a_key_that_has_rested_goes_on_though_another_of_its_calls_still_runs(store: TestStore) {
-    let published = store.publish_keyed(&["a"; 3]).await;
-    let lanes = [Lane { order: TWO, ..lane(TOPIC, 9) }];
-    store.outbox.arrange(&lanes).await.unwrap();
-    let claims = store.outbox.claim(&lanes, 10 * MINUTE, LAPSES_MAX).await.unwrap();
-    let rest = Rest { time: MINUTE, cause: Some(RestCause::Plugin), failures: Some(0) };
-    store.settle_with(&claims[0], Transition::Delivered, rest).await;
-    let late = store.publish_keyed(&["a"]).await;
-    assert_eq!(store.claim_arranged(9, TWO).await, []);
-    assert_eq!(store.state_of(late[0]).await, State::Held);
-
-    store.age(2 * MINUTE).await;
-
-    assert_eq!(store.outbox.due_topics().await.unwrap().len(), 1, "somebody looks");
-    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[2..]);
-}
-
-async fn after_a_rest_one_message_tries_and_its_success_lets_the_others_go(store: TestStore) {
-    let published = store.publish_keyed(&["a"; 4]).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    store.settle_one(&claims[1], Transition::Delivered).await;
-    store.fail(&claims[0], KEY_FAILURES_MAX).await;
-    assert_eq!(store.claim_arranged(9, TWO).await, []);
-    store.age(2 * MINUTE).await;
-
-    let tries = store.claim_arranged(9, TWO).await;
-
-    assert_eq!((ids(&tries), tries[0].key_failures), (vec![published[0]], KEY_FAILURES_MAX));
-    assert_eq!(store.claim_arranged(9, TWO).await, [], "one call tries it alone");
-    store.settle_with(&tries[0], Transition::Delivered, Rest { failures: Some(0), ..Rest::default() }).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    assert_eq!((ids(&claims), claims[0].key_failures), (published[2..].to_vec(), 0));
-}
-
-async fn a_try_that_fails_keeps_the_others_back(store: TestStore) {
-    store.publish_keyed(&["a"; 4]).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    store.fail(&claims[0], KEY_FAILURES_MAX).await;
-    store.fail(&claims[1], KEY_FAILURES_MAX).await;
-
-    for failures in KEY_FAILURES_MAX + 1..KEY_FAILURES_MAX + 4 {
-        assert_eq!(store.claim_arranged(9, TWO).await, []);
-        store.age(2 * MINUTE).await;
-        let tries = store.claim_arranged(9, TWO).await;
-        assert_eq!((tries.len(), tries[0].key_failures), (1, failures - 1));
-        store.fail(&tries[0], failures).await;
-    }
-}
-
-async fn failures_in_a_row_are_counted_for_the_whole_fleet(store: TestStore) {
-    store.publish_keyed(&["a"; 6]).await;
-    let failed = |failures| Rest { failures: Some(failures), ..Rest::default() };
-    let claims = store.claim_arranged(9, TWO).await;
-    store.settle_with(&claims[0], retry(MINUTE), failed(1)).await;
-    // What was claimed before says less than the other.
-    store.settle_with(&claims[1], retry(MINUTE), Rest::default()).await;
-
-    let claims = store.claim_arranged(9, TWO).await;
-    assert_eq!(claims.iter().map(|claim| claim.key_failures).collect::<Vec<_>>(), [1, 1]);
-    store.settle_with(&claims[0], retry(MINUTE), failed(2)).await;
-    store.settle_with(&claims[1], Transition::Delivered, failed(0)).await;
-
-    assert!(store.claim_arranged(9, TWO).await.iter().all(|claim| claim.key_failures == 0));
-}
-
-async fn failures_that_were_under_way_at_once_count_as_one(store: TestStore) {
-    store.publish_keyed(&["a"; 3]).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    for claim in &claims {
-        let failures = Some(claim.key_failures + 1);
-        store.settle_with(claim, retry(MINUTE), Rest { failures, ..Rest::default() }).await;
-    }
-
-    assert_eq!(store.claim_arranged(9, TWO).await[0].key_failures, 1);
-}
-
-async fn an_ordered_key_that_failed_often_rests_with_its_head(store: TestStore) {
-    let published = store.publish_keyed(&["a", "a"]).await;
-    let claims = store.claim_in_order(9, BLOCK).await;
-    let rest = Rest { time: MINUTE, cause: Some(RestCause::Failures), failures: Some(KEY_FAILURES_MAX) };
-    store.settle_with(&claims[0], retry(MINUTE), rest).await;
-
-    assert_eq!(store.key_states().await, [key_state("a", KeyState::Paused, 1)]);
-    assert_eq!(store.admin.keys(&KeyFilter::default(), 9).await.unwrap()[0].reason.as_deref(), Some("failures"));
-    assert_eq!(store.admin.resume_key(TOPIC, "a").await.unwrap(), Changed::Yes);
-    let again = store.claim_in_order(9, BLOCK).await;
-    assert_eq!((ids(&again), again[0].key_failures), (published[..1].to_vec(), KEY_FAILURES_MAX));
-}
-
-async fn what_is_held_for_a_key_that_rests_costs_nothing_more(store: TestStore) {
-    store.publish_keyed(&["a"; 50]).await;
-    let claims = store.claim_arranged(1, TWO).await;
-    store.fail(&claims[0], KEY_FAILURES_MAX).await;
-    assert_eq!(store.claim_arranged(9, TWO).await, []);
-
-    let lanes = [Lane { order: TWO, ..lane(TOPIC, 9) }];
-    assert_eq!(store.outbox.arrange(&lanes).await.unwrap(), 0);
-    assert_eq!(store.outbox.due_topics().await.unwrap(), [], "nothing can start");
-}
-
-async fn a_limited_key_is_resumed_before_its_time(store: TestStore) {
-    let published = store.publish_keyed(&["a"; 3]).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    store
-        .settle_with(
-            &claims[0],
-            Transition::Delivered,
-            Rest { time: MINUTE, cause: Some(RestCause::Plugin), failures: Some(0) },
-        )
-        .await;
-    assert_eq!(store.claim_arranged(9, TWO).await, []);
-
-    assert_eq!(store.admin.resume_key(TOPIC, "a").await.unwrap(), Changed::Yes);
-
-    assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[2..]);
-    assert_eq!(store.admin.resume_key(TOPIC, "a").await.unwrap(), Changed::No);
 }
 
 async fn a_limited_key_with_nothing_left_is_forgotten_and_one_with_a_retry_is_not(store: TestStore) {
@@ -451,23 +288,4 @@ async fn a_key_that_was_blocked_while_its_topic_was_ordered_stays_so(store: Test
     assert_eq!(store.key_states().await, [key_state("a", KeyState::Blocked, 1)]);
     assert_eq!(store.admin.skip_key(TOPIC, "a").await.unwrap(), Changed::Yes);
     assert_eq!(ids(&store.claim_arranged(9, TWO).await), published[1..]);
-}
-
-async fn what_messages_of_a_key_tell_it_at_once_is_added_up(store: TestStore) {
-    store.publish_keyed(&["a"; 4]).await;
-    let claims = store.claim_arranged(9, TWO).await;
-    let tells = |claim, time, cause, failures| {
-        let rest = Rest { time, cause: Some(cause), failures: Some(failures) };
-        Settlement { rest, ..settlement(claim, Transition::Delivered) }
-    };
-
-    let longer = tells(&claims[0], MINUTE, RestCause::Plugin, 0);
-    let shorter = tells(&claims[1], MINUTE / 2, RestCause::RetryAfter, KEY_FAILURES_MAX);
-    store.outbox.settle(&[longer, shorter]).await.unwrap();
-
-    let keys = store.admin.keys(&KeyFilter::default(), 9).await.unwrap();
-    assert_eq!(keys[0].reason.as_deref(), Some("plugin"), "the longest rest says why");
-    store.age(2 * MINUTE).await;
-    let next = store.claim_arranged(9, TWO).await;
-    assert_eq!(next.iter().map(|claim| claim.key_failures).collect::<Vec<_>>(), [0, 0], "one success ends the row");
 }

@@ -28,7 +28,7 @@ mod keys;
 mod keys_race;
 /// Leases: renewed, lost, given back.
 mod lease;
-/// Limits by key, and keys that rest.
+/// Limits by key.
 mod limits;
 /// Limits by key, raced for on PostgreSQL.
 mod limits_race;
@@ -38,6 +38,7 @@ mod names;
 mod operations;
 /// What the statements cost.
 mod planner;
+/// The same, of order and limits by key.
 mod planner_keys;
 /// The same on SQLite.
 mod planner_sqlite;
@@ -55,6 +56,8 @@ mod planted {
 }
 /// Producers that race for a dedup key.
 mod races;
+/// Keys that rest.
+mod rests;
 /// Migrations and what the table refuses.
 mod schema;
 /// What a settle writes.

@@ -141,11 +141,17 @@ async fn a_role_that_does_not_own_the_table_works_on_and_asks_for_no_vacuum() {
         purge(&store, &*guest.admin, ENOUGH).await;
     }
 
+    assert_eq!(vacuums(&mut connection).await, 0);
     store.publish_one(draft(TOPIC)).await;
     let claims = guest.outbox.claim(&[crate::backend::lane(TOPIC, 1)], crate::backend::LEASE, 3).await;
     assert_eq!(claims.expect("claimed").len(), 1);
     let log = outboxd_test_support::postgres::TestPostgres::shared().log();
     assert!(!log.contains("permission denied to vacuum"));
+
+    store.execute("grant postgres to vacuum_guest").await.expect("granted");
+    purge(&store, &*guest.admin, ENOUGH).await;
+    until(&mut connection, &mut 0.0, VACUUMS).await;
+    assert_eq!(vacuums(&mut connection).await, 1);
     store.execute("drop owned by vacuum_guest; drop role vacuum_guest").await.expect("dropped");
 }
 

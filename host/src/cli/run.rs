@@ -84,7 +84,7 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
         unorder::unorder(&*store.admin, &*handlers, &shutdown).await.context("cannot deliver")?;
-        let stopped = once::deliver(&relay, &*store.admin, &shutdown).await;
+        let stopped = once::deliver(&relay, &*handlers, &*store.admin, &shutdown).await;
         #[cfg(feature = "otel")]
         finish(traces).await;
         let stopped = stopped.context("cannot deliver")?;

@@ -40,7 +40,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!("outboxd_oldest_due_seconds", "How long the oldest due message of a topic has been waiting");
     describe_gauge!("outboxd_unrouted_messages", "Live messages of a topic that no plugin handles");
     describe_gauge!("outboxd_blocked_keys", "Keys of ordered topics whose messages wait behind a dead letter");
-    describe_gauge!("outboxd_resting_keys", "Keys whose messages wait since their target rests");
+    describe_gauge!("outboxd_resting_keys", "Keys whose target rests");
     describe_gauge!("outboxd_topics_parked", "1 where a topic waits because its plugin is unhealthy");
     describe_gauge!(
         "outboxd_listener_up",

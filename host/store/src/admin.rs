@@ -66,6 +66,9 @@ pub trait OutboxAdmin: Send + Sync {
     /// Ends the rest of a key, and makes the message at its head due, if it waits. Answers whether it did wait.
     async fn resume_key(&self, topic: &str, key: &str) -> Result<Changed, StoreError>;
 
+    /// The topics of which something is due that only waits until the next call of its key may begin; not those that are paused.
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError>;
+
     /// The topics that have keys in order. Costs an index probe a topic.
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError>;
 
@@ -290,6 +293,14 @@ pub struct HistoryEntry {
     pub digest: Option<String>,
 }
 
+/// A topic of which something is due that waits for the spacing of its key's calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpacedTopic {
+    pub topic: String,
+    /// Until the first of its keys may go on, on the database's clock.
+    pub wait: Duration,
+}
+
 /// The numbers of one topic.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TopicStats {
@@ -303,7 +314,7 @@ pub struct TopicStats {
     pub oldest_due_ms: Option<u64>,
     /// Keys whose messages wait behind a dead letter.
     pub blocked_keys: u64,
-    /// Keys whose messages wait since their target rests: it asked for that, its plugin did, or its calls failed in a row.
+    /// Keys whose target rests: it asked for that, its plugin did, or its calls failed in a row.
     pub resting_keys: u64,
     /// A person paused it.
     pub paused: bool,

@@ -26,7 +26,7 @@ mod wake;
 
 pub use admin::{
     Changed, Finished, HistoryEntry, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, Listening, MessageDetail,
-    MessageFilter, MessageSummary, OutboxAdmin, Selection, SnapshotHolder, TopicStats,
+    MessageFilter, MessageSummary, OutboxAdmin, Selection, SnapshotHolder, SpacedTopic, TopicStats,
 };
 pub use connect::Store;
 pub use doctor::{Finding, Verdict, examine};

@@ -6,7 +6,7 @@ use outboxd_core::{Attempt, Claim, Held, Lane, LeaseId, LeaseStatus, Message, Me
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::{DueTopic, KeySummary, MessageDetail, MessageSummary, StoreError, TopicStats};
+use crate::{DueTopic, KeySummary, MessageDetail, MessageSummary, SpacedTopic, StoreError, TopicStats};
 
 /// No wait is longer: intervals and timestamps have ends.
 const WAIT_MS_MAX: u64 = 100 * 365 * 24 * 3600 * 1000;
@@ -25,6 +25,18 @@ pub(crate) struct DueRow {
 impl From<DueRow> for DueTopic {
     fn from(row: DueRow) -> Self {
         DueTopic { topic: row.topic, oldest_due: Duration::from_millis(row.oldest_due_ms.max(0) as u64) }
+    }
+}
+
+#[derive(FromRow)]
+pub(crate) struct SpacedRow {
+    topic: String,
+    wait_ms: i64,
+}
+
+impl From<SpacedRow> for SpacedTopic {
+    fn from(row: SpacedRow) -> Self {
+        SpacedTopic { topic: row.topic, wait: Duration::from_millis(row.wait_ms.max(0) as u64) }
     }
 }
 

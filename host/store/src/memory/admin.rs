@@ -10,7 +10,7 @@ use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
 use crate::row::milliseconds;
 use crate::{
     Changed, Finished, KeyFilter, KeySummary, MessageDetail, MessageFilter, MessageSummary, OutboxAdmin, Selection,
-    StoreError, TopicStats,
+    SpacedTopic, StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -196,6 +196,10 @@ impl OutboxAdmin for MemoryStore {
         let resumed = self.table().resume_key(topic, key);
         self.signal.raise();
         Ok(Changed::from_rows(u64::from(resumed)))
+    }
+
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError> {
+        Ok(self.table().spaced())
     }
 
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {

@@ -1,13 +1,14 @@
 //! Order by key and limits by key: whose turn it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use outboxd_core::{Lane, MessageId, RestCause, State};
 
 use super::{Row, Table, is_live};
 use crate::limited::{Astray, LimitedKey};
 use crate::outbox::per_key;
-use crate::{KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary};
+use crate::{KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, SpacedTopic};
 
 /// A topic and a key of it.
 pub(super) type KeyName = (String, String);
@@ -172,11 +173,12 @@ impl Table {
                 key.turns.retain(|id| !told.iter().any(|one| one.frees && one.id == *id));
             }
             let longest = told.iter().max_by_key(|one| one.rest_ms).filter(|one| one.rest_ms > 0);
-            if frees || longest.is_some() {
-                key.free_at = key.free_at.max(now + longest.map_or(0, |one| one.rest_ms));
-            }
-            if let Some(longest) = longest {
+            let until = now + longest.map_or(0, |one| one.rest_ms);
+            if let Some(longest) = longest.filter(|_| until >= key.free_at) {
                 key.cause = longest.cause;
+            }
+            if frees || longest.is_some() {
+                key.free_at = key.free_at.max(until);
             }
             let failures: Vec<u32> = told.iter().filter_map(|one| one.failures).collect();
             key.failures = match (failures.contains(&0), failures.iter().max()) {
@@ -351,8 +353,29 @@ impl Table {
         (before - self.keys.len()) as u64
     }
 
+    pub(super) fn spaced(&self) -> Vec<SpacedTopic> {
+        let now = self.now();
+        let is_spaced =
+            |key: &Key| key.head.is_none() && key.free_at > now && key.cause == Some(RestCause::Rate.as_str());
+        let has_due = |name: &KeyName| {
+            self.rows
+                .values()
+                .any(|row| row.waits() && row.available_at <= now && row.key_name().as_ref() == Some(name))
+        };
+        let mut first: BTreeMap<&str, i64> = BTreeMap::new();
+        for (name, key) in self.keys.iter().filter(|(name, key)| is_spaced(key) && has_due(name)) {
+            if !self.paused.contains(&name.0) {
+                let until = first.entry(&name.0).or_insert(key.free_at);
+                *until = key.free_at.min(*until);
+            }
+        }
+        let wait = |until: i64| Duration::from_millis((until - now).max(0) as u64);
+        first.into_iter().map(|(topic, until)| SpacedTopic { topic: topic.into(), wait: wait(until) }).collect()
+    }
+
     pub(super) fn resting_keys(&self, topic: &str, now: i64) -> u64 {
-        let rests = |key: &Key| key.free_at > now && key.cause.is_some_and(|cause| cause != RestCause::Rate.as_str());
+        let is_sick = |key: &Key| key.cause.is_some_and(|cause| cause != RestCause::Rate.as_str());
+        let rests = |key: &Key| key.free_at > now && is_sick(key) && !self.is_blocked(key);
         self.keys.iter().filter(|(name, key)| name.0 == topic && rests(key)).count() as u64
     }
 

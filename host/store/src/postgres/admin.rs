@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::Postgres;
 use super::wake::Listener;
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
-use crate::row::{DetailRow, KeyRow, StatsRow, SummaryRow, milliseconds};
+use crate::row::{DetailRow, KeyRow, SpacedRow, StatsRow, SummaryRow, milliseconds};
 use crate::{
     Changed, Finished, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, Listening, MessageDetail, MessageFilter,
-    MessageSummary, OutboxAdmin, Selection, SnapshotHolder, StoreError, TopicStats,
+    MessageSummary, OutboxAdmin, Selection, SnapshotHolder, SpacedTopic, StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -71,7 +71,7 @@ impl OutboxAdmin for Postgres {
         spacing: Duration,
     ) -> Result<u64, StoreError> {
         let (limit, first_ms, spacing_ms) = (i64::from(limit), milliseconds(first_after), milliseconds(spacing));
-        match selection.clone() {
+        let redriven = match selection.clone() {
             Selection::Ids(ids) => {
                 let (sql, ids) = (AssertSqlSafe(self.sql.redrive_ids.clone()), uuids(&ids));
                 self.change(move || sqlx::query(sql).bind(ids).bind(limit).bind(spacing_ms).bind(first_ms)).await
@@ -83,7 +83,8 @@ impl OutboxAdmin for Postgres {
                 })
                 .await
             }
-        }
+        };
+        redriven.inspect(|count| self.made_dead(*count))
     }
 
     async fn discard(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
@@ -115,11 +116,12 @@ impl OutboxAdmin for Postgres {
             .await;
         // A key may go on, whatever the answer was.
         self.signal.raise();
-        discarded
+        discarded.inspect(|count| self.made_dead(*count))
     }
 
     async fn retry_now(&self, selection: &Selection, limit: u32) -> Result<u64, StoreError> {
-        self.change_selected(selection, limit, &self.sql.retry_now_ids, &self.sql.retry_now).await
+        let changed = self.change_selected(selection, limit, &self.sql.retry_now_ids, &self.sql.retry_now).await;
+        changed.inspect(|count| self.made_dead(*count))
     }
 
     async fn purge(&self, state: Finished, older_than: Duration, limit: u32) -> Result<u64, StoreError> {
@@ -128,9 +130,8 @@ impl OutboxAdmin for Postgres {
             Finished::Dead => AssertSqlSafe(self.sql.purge_dead.clone()),
         };
         let older_than_ms = milliseconds(older_than);
-        let purged = self.change(move || sqlx::query(sql).bind(older_than_ms).bind(i64::from(limit))).await?;
-        self.made_dead(purged);
-        Ok(purged)
+        let purged = self.change(move || sqlx::query(sql).bind(older_than_ms).bind(i64::from(limit))).await;
+        purged.inspect(|count| self.made_dead(*count))
     }
 
     async fn pause(&self, topic: &str) -> Result<Changed, StoreError> {
@@ -170,6 +171,15 @@ impl OutboxAdmin for Postgres {
         let changed = self.change(move || sqlx::query(sql).bind(topic).bind(key)).await.map(Changed::from_rows);
         self.signal.raise();
         changed
+    }
+
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError> {
+        let (sql, prepared) = (AssertSqlSafe(self.sql.spaced.clone()), self.prepared);
+        let rows: Vec<SpacedRow> = self
+            .people
+            .run(move |connection| Box::pin(sqlx::query_as(sql).persistent(prepared).fetch_all(connection)))
+            .await?;
+        Ok(rows.into_iter().map(SpacedTopic::from).collect())
     }
 
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {

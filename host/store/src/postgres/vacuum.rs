@@ -2,11 +2,13 @@
 //! looks once a minute as a server comes, and until then nothing is used again of what a busy queue leaves behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use super::Statements;
@@ -18,7 +20,8 @@ use crate::{StoreError, StoreOptions};
 /// Fewer dead rows are not worth a vacuum. What 5,000 messages leave: some MB, as long as their payloads are small.
 const DEAD_MIN: u64 = 10_000;
 
-/// Nor are fewer for each page of the table. A vacuum visits a page at most once, so no dead row costs more than half a visit:
+/// Nor are fewer for each page of the table. A vacuum visits a page at most once, so no dead row costs more than half a visit
+/// (what PostgreSQL stores apart is not counted, which `REST` bounds):
 /// not where many messages wait beside few that pass, and not where somebody's snapshot keeps the dead and the table grows.
 ///
 /// For the table not to grow without end by itself, a page must have room for more rows than that: it has for 3, since
@@ -26,16 +29,18 @@ const DEAD_MIN: u64 = 10_000;
 /// rows need; with 3, three times that.
 const DEAD_PER_PAGE: u64 = 2;
 
-/// So many never die.
-const NEVER: u64 = u64::MAX;
+/// A vacuum is followed by a rest of so many times as long: none takes more than a tenth of the time, whatever it costs. While
+/// one runs, autovacuum passes the table over.
+const REST: u32 = 9;
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How many rows must have died since the last vacuum for another to be worth it, in a table of so many pages.
 fn enough(pages: u64) -> u64 {
     DEAD_MIN.max(pages.saturating_mul(DEAD_PER_PAGE))
 }
 
-/// One vacuum at a time, on a connection of its own and in nobody's way: it waits for no lock, moves no row, and ends like any
-/// other statement after the statement timeout, since a migration would wait for it. A table too large for that is
+/// One vacuum at a time, on a connection of its own. It waits for no lock, moves no row and is in no message's way; but who alters
+/// the table waits for it, so it ends like any other statement after the statement timeout. A table too large for that is
 /// autovacuum's: what dies in a minute is little beside it.
 pub(super) struct Vacuum {
     connections: Connections<PgConnection>,
@@ -45,6 +50,8 @@ pub(super) struct Vacuum {
     dead: AtomicU64,
     /// At so many it is looked again whether a vacuum is worth it.
     enough: AtomicU64,
+    /// Whether it was said that this role may not.
+    refused: AtomicBool,
     turn: Arc<Semaphore>,
 }
 
@@ -62,50 +69,71 @@ impl Vacuum {
             vacuum: sql.vacuum,
             dead: AtomicU64::new(0),
             enough: AtomicU64::new(DEAD_MIN),
+            refused: AtomicBool::new(false),
             turn: Arc::new(Semaphore::new(1)),
         })))
     }
 
     /// Counts rows that were updated or deleted. When they are enough it starts a task, and waits for nothing.
     pub(super) fn made_dead(self: &Arc<Self>, rows: u64) {
-        let dead = self.dead.fetch_add(rows, Relaxed) + rows;
-        if dead < self.enough.load(Relaxed) {
+        self.dead.fetch_add(rows, Relaxed);
+        if !self.is_enough() {
             return;
         }
         let Ok(turn) = self.turn.clone().try_acquire_owned() else { return };
+        // Whoever had the turn may have vacuumed since. Only its holder subtracts.
+        if !self.is_enough() {
+            return;
+        }
         let this = self.clone();
         // Nobody waits for it at the end: a server that has begun a vacuum ends it, also when its client is gone.
         tokio::spawn(async move {
-            this.look(dead).await;
+            let begun = Instant::now();
+            let rest = match this.look().await {
+                Ok(()) => begun.elapsed() * REST,
+                Err(error) => {
+                    info!("the outbox was not vacuumed: {error}");
+                    (begun.elapsed() * REST).max(REST_AFTER_FAILURE)
+                }
+            };
+            sleep(rest).await;
             drop(turn);
+            // What died meanwhile.
+            this.made_dead(0);
         });
     }
 
-    /// Vacuums if `dead` rows are enough for the table as it is now.
-    async fn look(&self, dead: u64) {
+    fn is_enough(&self) -> bool {
+        self.dead.load(Relaxed) >= self.enough.load(Relaxed)
+    }
+
+    /// Vacuums if what is dead is enough for the table as it is now. A failure and a refusal count as a vacuum: the next try is as
+    /// far off.
+    async fn look(&self) -> Result<(), StoreError> {
+        let dead = self.dead.load(Relaxed);
         let (pages, vacuum) = (AssertSqlSafe(self.pages.clone()), AssertSqlSafe(self.vacuum.clone()));
         let looked = self.connections.run(move |connection| {
             Box::pin(async move {
                 let pages = sqlx::query_as(pages).persistent(false).fetch_one(&mut *connection);
                 let (pages, allowed): (i64, bool) = pages.await?;
-                let enough = if allowed { enough(pages.unsigned_abs()) } else { NEVER };
-                if dead >= enough {
+                let enough = enough(pages.unsigned_abs());
+                if dead >= enough && allowed {
                     sqlx::query(vacuum).persistent(false).execute(&mut *connection).await?;
                 }
-                Ok(enough)
+                Ok((enough, allowed))
             })
         });
-        // A failure counts as a vacuum: the next try is as far off.
-        let enough = looked.await.unwrap_or_else(|error| {
-            info!("the outbox was not vacuumed: {error}");
-            self.enough.load(Relaxed)
-        });
-        self.enough.store(enough, Relaxed);
-        if enough == NEVER {
-            info!("vacuuming the outbox is left to autovacuum: the table is not this role's");
-        } else if dead >= enough {
+        let looked = looked.await;
+        if let Ok((enough, allowed)) = looked {
+            self.enough.store(enough, Relaxed);
+            if !self.refused.swap(!allowed, Relaxed) && !allowed {
+                info!("vacuuming the outbox is left to autovacuum: this role may not vacuum the table");
+            }
+        }
+        if self.is_enough() {
             self.dead.fetch_sub(dead, Relaxed);
         }
+        looked.map(drop)
     }
 }
 

@@ -6,10 +6,10 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::Sqlite;
 use crate::admin::PAYLOAD_SHOWN_BYTES_MAX;
-use crate::row::{DetailRow, KeyRow, StatsRow, SummaryRow, milliseconds};
+use crate::row::{DetailRow, KeyRow, SpacedRow, StatsRow, SummaryRow, milliseconds};
 use crate::{
     Changed, Finished, KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, MessageDetail, MessageFilter, MessageSummary,
-    OutboxAdmin, Selection, StoreError, TopicStats,
+    OutboxAdmin, Selection, SpacedTopic, StoreError, TopicStats,
 };
 
 #[async_trait]
@@ -159,6 +159,13 @@ impl OutboxAdmin for Sqlite {
         })
         .await
         .inspect(|_| self.signal.raise())
+    }
+
+    async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError> {
+        let sql = AssertSqlSafe(self.sql.spaced.clone());
+        let rows: Vec<SpacedRow> =
+            self.read(move |connection| Box::pin(sqlx::query_as(sql).fetch_all(connection))).await?;
+        Ok(rows.into_iter().map(SpacedTopic::from).collect())
     }
 
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError> {

@@ -82,12 +82,12 @@ pub(super) fn vacuum(server: &Server, table: &Table, relays: Vacuums) -> Finding
     let (alone, lacking) = match relays {
         Vacuums::Yes => ("", ""),
         Vacuums::NotAllowed => (
-            "; this role does not own the table, so its relays leave that to autovacuum",
-            ", and let relays do it (their role owns the table, or is granted its owner's) or lower autovacuum_naptime",
+            "; this role may not vacuum the table, so its relays leave that to autovacuum",
+            ", and lower autovacuum_naptime or let relays do it (from PostgreSQL 17 on: grant maintain on it and on its keys' table)",
         ),
         Vacuums::NoWay => (
-            "; only a pooler leads to the server, so relays leave that to autovacuum",
-            ", and let relays do it (listen_database leads straight to the server) or lower autovacuum_naptime",
+            "; nothing but a pooler leads to the server, so relays leave that to autovacuum",
+            ", and lower autovacuum_naptime or let relays do it (listen_database leads straight to the server)",
         ),
     };
     let found = format!("{} live and {} dead rows, last vacuum {last}{alone}", table.live, table.dead);
@@ -184,7 +184,7 @@ mod tests {
         let advice = |relays| vacuum(&sound(), &table, relays).advice.expect("advice");
 
         assert!(advice(Vacuums::Yes).ends_with("else vacuum the table"));
-        assert!(advice(Vacuums::NotAllowed).contains("their role owns the table"));
+        assert!(advice(Vacuums::NotAllowed).contains("grant maintain"));
         assert!(advice(Vacuums::NoWay).contains("listen_database"));
     }
 

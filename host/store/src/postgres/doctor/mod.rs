@@ -3,6 +3,7 @@
 mod judge;
 mod probes;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use sqlx::postgres::PgConnection;
@@ -52,9 +53,9 @@ struct Table {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Vacuums {
     Yes,
-    /// The role does not own the table.
+    /// The role may not.
     NotAllowed,
-    /// Only a pooler leads to the server.
+    /// Nothing but a pooler leads to the server.
     NoWay,
 }
 
@@ -74,6 +75,16 @@ pub(crate) async fn examine(options: &StoreOptions, snapshot_max: Duration) -> V
     // Closing is a courtesy: all answers are there.
     let _ = timeout(STEP_MAX, connection.close()).await;
     findings
+}
+
+/// Asks as relays do: the way past a pooler may be another role's.
+async fn may_vacuum(url: &str, pages: Arc<str>) -> Result<Vacuums, StoreError> {
+    let mut direct = plain(url)?.connect().await?;
+    let asked = sqlx::query_as(AssertSqlSafe(pages)).persistent(false).fetch_one(&mut direct);
+    let (_, allowed): (i64, bool) = asked.await?;
+    // Closing is a courtesy: the answer is known.
+    let _ = direct.close().await;
+    Ok(if allowed { Vacuums::Yes } else { Vacuums::NotAllowed })
 }
 
 async fn look(
@@ -111,17 +122,9 @@ async fn look(
             findings.push(judge::privileges(&table));
             findings.push(indexes(&table.missing_indexes));
             findings.push(judge::unused(&table));
-            let (_, allowed): (i64, bool) = within(async {
-                Ok(sqlx::query_as(AssertSqlSafe(sql.vacuum_pages))
-                    .persistent(false)
-                    .fetch_one(&mut *connection)
-                    .await?)
-            })
-            .await?;
-            let relays = match (allowed, direct_url(options)) {
-                (false, _) => Vacuums::NotAllowed,
-                (true, None) => Vacuums::NoWay,
-                (true, Some(_)) => Vacuums::Yes,
+            let relays = match direct_url(options) {
+                None => Vacuums::NoWay,
+                Some(url) => within(may_vacuum(url, sql.vacuum_pages)).await.unwrap_or(Vacuums::NoWay),
             };
             findings.push(judge::vacuum(&server, &table, relays));
         }

@@ -83,7 +83,11 @@ noted as (
                 then greatest(k.free_at, now() + o.rest_ms * interval '1 millisecond')
             else k.free_at
         end,
-        cause = case when o.rest_ms > 0 then o.cause else k.cause end,
+        cause = case
+            -- The longest rest says why.
+            when o.rest_ms > 0 and now() + o.rest_ms * interval '1 millisecond' >= k.free_at then o.cause
+            else k.cause
+        end,
         failures = case when o.failures > 0 then greatest(k.failures, o.failures) else coalesce(o.failures, k.failures) end
     from of_key as o
     where k.topic = any (array(select locked.topic from locked))

@@ -38,6 +38,8 @@ select
             and k.free_at > now()
             -- What only spaces its calls is not sick.
             and k.cause <> 'rate'
+            -- It counts as blocked.
+            and not exists (select from {table} as m where m.id = k.head and m.state = 'dead')
     ) as resting_keys,
     paused.topic is not null as paused,
     (select f.last_error from {table} as f where f.id = substr(counted.failed_last, 21)::uuid) as last_error

@@ -42,7 +42,11 @@ set head = case when part.frees then null else k.head end,
             then max(k.free_at, cast(round(unixepoch('now', 'subsec') * 1000) as integer) + part.rest_ms)
         else k.free_at
     end,
-    cause = case when part.rest_ms > 0 then part.cause else k.cause end,
+    cause = case
+        -- The longest rest says why.
+        when part.rest_ms > 0 and cast(round(unixepoch('now', 'subsec') * 1000) as integer) + part.rest_ms >= k.free_at then part.cause
+        else k.cause
+    end,
     failures = case when part.failures > 0 then max(k.failures, part.failures) else coalesce(part.failures, k.failures) end
 from of_key as part
 where k.rowid = part.place

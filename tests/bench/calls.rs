@@ -53,7 +53,7 @@ pub async fn measure(report: &mut Report, during: Duration) {
         let held = fresh.invoke(&claim()).await.expect("it is called").memory_bytes;
         report.add(format!("{name}: memory of an instance"), held as f64 / f64::from(1 << 20), "MiB");
         let call = busy(fresh.handler.clone(), during).await;
-        let target = if name == "Rust" { "at most 25" } else { "" };
+        let target = (name == "Rust").then_some("at most 25");
         report.add_with_target(format!("{name}: a call, fresh instance"), call.cpu, "µs of a core", target);
         report.add(format!("{name}: fresh instance, over native"), call.cpu / native.cpu, "x");
         report.add(format!("{name}: a call alone, fresh instance"), alone(&fresh.handler, during / 4).await, "µs");

@@ -1,4 +1,4 @@
-//! Order by key: what it costs, and what keys that do not go on cost the others.
+//! Order and limits by key: what they cost, and what keys that do not go on cost the others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 use crate::drain::{Relays, drain, ratio};
 use crate::plugins::{CONCURRENCY, Component};
 use crate::report::{Report, median, percentile};
-use crate::stage::{Outbox, Stage};
+use crate::stage::{Outbox, Stage, Standing};
 
 /// Ten hung calls leave most of these slots.
 const MANY_SLOTS: usize = 64;
 const IN_ORDER: Order = Order::ByKey { on_dead: OnDead::Block };
+const TWO_AT_ONCE: Order = Order::Limited { per_key: 2 };
 
 /// Handlers whose topics are all in this order, and whose keys `k0` to `k9` hang until they are let go, where that is wanted.
 struct Ordered {
@@ -64,49 +65,48 @@ impl Handler for HungHandler {
     }
 }
 
-/// `held` messages are those of blocked keys, beside which the others are delivered.
+/// Topics in order, and topics of whose keys two calls may be under way at once. `held` messages are those of keys that do not go
+/// on, beside which the others are delivered.
 pub async fn measure(stage: &Stage, report: &mut Report, messages: u64, rounds: usize, held: u64) {
     let component = Component::load().await;
     let handlers = |order, concurrency, hung_until| -> Arc<dyn Handlers> {
         Arc::new(Ordered { inner: component.handlers(), order, concurrency, hung_until })
     };
-
-    let (mut plain, mut ordered) = (vec![], vec![]);
-    for _ in 0..rounds {
-        for (rates, order) in [(&mut plain, Order::None), (&mut ordered, IN_ORDER)] {
-            let outbox = stage.postgres(OnDelivered::Delete).await;
-            outbox.fill_keys(messages, 1000).await;
-            rates.push(drain(&outbox, handlers(order, CONCURRENCY, None), messages, 1).await.rate);
+    for (name, order, standing) in
+        [("in order", IN_ORDER, Standing::Blocked), ("two at once of a key", TWO_AT_ONCE, Standing::Resting)]
+    {
+        let (mut plain, mut by_key) = (vec![], vec![]);
+        for _ in 0..rounds {
+            for (rates, order) in [(&mut plain, Order::None), (&mut by_key, order)] {
+                let outbox = stage.postgres(OnDelivered::Delete).await;
+                outbox.fill_keys(messages, 1000).await;
+                rates.push(drain(&outbox, handlers(order, CONCURRENCY, None), messages, 1).await.rate);
+            }
         }
-    }
-    report.add("drain, 1000 keys in no order", median(&plain), "messages/s");
-    report.add("drain, 1000 keys in order", median(&ordered), "messages/s");
-    report.add_with_target("in order, over in no order", ratio(&ordered, &plain), "x", "at least 0.6");
+        report.add(format!("drain, 1000 keys, {name}"), median(&by_key), "messages/s");
+        report.add_with_target(format!("{name}, over in no order"), ratio(&by_key, &plain), "x", "at least 0.6");
 
-    let (mut healthy, mut beside) = (vec![], vec![]);
-    let most = messages / 100 * 90;
-    for _ in 0..rounds {
-        let outbox = stage.postgres(OnDelivered::Delete).await;
-        outbox.fill_keys(messages, 100).await;
-        outbox.sql("delete from outbox where length(key) = 2").await;
-        healthy.push(drain(&outbox, handlers(IN_ORDER, MANY_SLOTS, None), most, 1).await.rate);
-        let outbox = stage.postgres(OnDelivered::Delete).await;
-        outbox.fill_keys(messages, 100).await;
-        let let_go = CancellationToken::new();
-        beside.push(rate_beside(&outbox, handlers(IN_ORDER, MANY_SLOTS, Some(let_go.clone())), most, let_go).await);
-    }
-    report.add_with_target(
-        "90 keys beside 10 that hang, 64 slots, over alone",
-        ratio(&beside, &healthy),
-        "x",
-        "at least 0.9",
-    );
+        let (mut healthy, mut beside) = (vec![], vec![]);
+        let most = messages / 100 * 90;
+        for _ in 0..rounds {
+            let outbox = stage.postgres(OnDelivered::Delete).await;
+            outbox.fill_keys(messages, 100).await;
+            outbox.sql("delete from outbox where length(key) = 2").await;
+            healthy.push(drain(&outbox, handlers(order, MANY_SLOTS, None), most, 1).await.rate);
+            let outbox = stage.postgres(OnDelivered::Delete).await;
+            outbox.fill_keys(messages, 100).await;
+            let let_go = CancellationToken::new();
+            beside.push(rate_beside(&outbox, handlers(order, MANY_SLOTS, Some(let_go.clone())), most, let_go).await);
+        }
+        let hung = format!("{name}: 90 keys beside 10 that hang, 64 slots, over alone");
+        report.add_with_target(hung, ratio(&beside, &healthy), "x", "at least 0.9");
 
-    let alone = claims_p99(stage, handlers(IN_ORDER, CONCURRENCY, None), messages, 0).await;
-    let among = claims_p99(stage, handlers(IN_ORDER, CONCURRENCY, None), messages, held).await;
-    report.add("claim in order, p99", alone * 1000.0, "ms");
-    let name = format!("claim in order beside {held} held, p99 over without");
-    report.add_with_target(name, among / alone, "x", "at most 1.5");
+        let alone = claims_p99(stage, handlers(order, CONCURRENCY, None), messages, 0, standing).await;
+        let among = claims_p99(stage, handlers(order, CONCURRENCY, None), messages, held, standing).await;
+        report.add(format!("{name}: claim, p99"), alone * 1000.0, "ms");
+        let name = format!("{name}: claim beside {held} held, p99 over without");
+        report.add_with_target(name, among / alone, "x", "at most 1.5");
+    }
 }
 
 /// Messages a second, until so many are delivered; then what hangs is let go.
@@ -120,10 +120,10 @@ async fn rate_beside(outbox: &Outbox, handlers: Arc<dyn Handlers>, messages: u64
     messages as f64 / seconds
 }
 
-/// How long it takes to arrange and claim, beside so many held messages of a thousand blocked keys. Seconds.
-async fn claims_p99(stage: &Stage, handlers: Arc<dyn Handlers>, messages: u64, held: u64) -> f64 {
+/// How long it takes to arrange and claim, beside so many held messages of a thousand keys that do not go on. Seconds.
+async fn claims_p99(stage: &Stage, handlers: Arc<dyn Handlers>, messages: u64, held: u64, standing: Standing) -> f64 {
     let outbox = stage.postgres(OnDelivered::Delete).await;
-    outbox.fill_held(held).await;
+    outbox.fill_held(held, standing).await;
     outbox.fill_keys(messages, 1000).await;
     let relays = Relays::start(&outbox, handlers, 1).await;
     relays.seen.delivered(messages).await;

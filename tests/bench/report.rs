@@ -21,8 +21,14 @@ impl Report {
         self.push(name.into(), value, unit, None);
     }
 
-    pub fn add_with_target(&mut self, name: impl Into<String>, value: f64, unit: &'static str, target: &'static str) {
-        self.push(name.into(), value, unit, Some(target));
+    pub fn add_with_target(
+        &mut self,
+        name: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        target: impl Into<Option<&'static str>>,
+    ) {
+        self.push(name.into(), value, unit, target.into());
     }
 
     fn push(&mut self, name: String, value: f64, unit: &'static str, target: Option<&'static str>) {

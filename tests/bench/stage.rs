@@ -40,6 +40,13 @@ impl Stage {
     }
 }
 
+/// Why keys do not go on.
+#[derive(Clone, Copy)]
+pub enum Standing {
+    Blocked,
+    Resting,
+}
+
 impl Outbox {
     async fn migrated(options: StoreOptions) -> Outbox {
         outboxd_store::migrate(&options).await.expect("the outbox is migrated");
@@ -84,19 +91,31 @@ impl Outbox {
         self.sql("checkpoint").await;
     }
 
-    /// Fills the outbox with so many held messages of topic `t0`, of a thousand blocked keys.
-    pub async fn fill_held(&self, messages: u64) {
+    /// Fills the outbox with so many held messages of topic `t0`, of a thousand keys that a dead letter blocks or that rest.
+    pub async fn fill_held(&self, messages: u64, keys: Standing) {
         let fill = "insert into outbox (topic, key, payload, state)
-            select 't0', 'blocked' || (n % 1000), $2::json, 'held' from generate_series(0, $1 - 1) as n";
+            select 't0', 'stands' || (n % 1000), $2::json, 'held' from generate_series(0, $1 - 1) as n";
         let fill = sqlx::query(fill).bind(messages as i64).bind(PAYLOAD);
         fill.execute(&mut self.connection().await).await.expect("filled");
-        self.sql(
-            "insert into outbox (topic, key, payload, state, dead_at)
-             select 't0', 'blocked' || n, '{}', 'dead', now() from generate_series(0, 999) as n",
-        )
-        .await;
-        self.sql("insert into outbox_keys (topic, key, head) select topic, key, id from outbox where state = 'dead'")
-            .await;
+        match keys {
+            Standing::Blocked => {
+                self.sql(
+                    "insert into outbox (topic, key, payload, state, dead_at)
+                     select 't0', 'stands' || n, '{}', 'dead', now() from generate_series(0, 999) as n",
+                )
+                .await;
+                let keys =
+                    "insert into outbox_keys (topic, key, head) select topic, key, id from outbox where state = 'dead'";
+                self.sql(keys).await;
+            }
+            Standing::Resting => {
+                self.sql(
+                    "insert into outbox_keys (topic, key, free_at, cause, failures)
+                     select 't0', 'stands' || n, now() + interval '1 day', 'failures', 5 from generate_series(0, 999) as n",
+                )
+                .await;
+            }
+        }
         self.sql("vacuum analyze outbox_keys").await;
     }
 

@@ -123,6 +123,32 @@ async fn nobody_waits_for_another_vacuum() {
 }
 
 #[tokio::test]
+async fn who_vacuums_is_not_named_as_the_holder_of_a_snapshot() {
+    let (store, mut connection) = stage().await;
+    let fill = "insert into outbox (topic, payload, available_at)
+        select 'waiting', '{}', now() + interval '1 day' from generate_series(1, 20000)";
+    store.execute(fill).await.expect("filled");
+    let mut other = store.postgres_connection().await;
+    let slow = "set application_name = 'slow vacuum'; set vacuum_cost_delay = 100; set vacuum_cost_limit = 1";
+    sqlx::raw_sql(slow).execute(&mut other).await.expect("set");
+    let vacuuming = tokio::spawn(async move { sqlx::raw_sql("vacuum shop.outbox").execute(&mut other).await });
+    let runs = "select count(*) from pg_stat_progress_vacuum where datname = current_database()";
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sqlx::query_scalar::<_, i64>(runs).fetch_one(&mut connection).await.expect("asked") == 0 {
+        assert!(Instant::now() < deadline && !vacuuming.is_finished(), "no vacuum runs");
+    }
+
+    let holder = store.admin.oldest_snapshot().await.expect("asked");
+
+    let still: i64 = sqlx::query_scalar(runs).fetch_one(&mut connection).await.expect("asked");
+    assert_eq!(still, 1, "it ran all the while");
+    assert!(holder.is_none_or(|holder| !holder.holder.contains("slow vacuum")));
+    let cancel = "select pg_cancel_backend(pid) from pg_stat_activity where application_name = 'slow vacuum'";
+    sqlx::raw_sql(cancel).execute(&mut connection).await.expect("cancelled");
+    vacuuming.await.expect("ends").expect_err("was cancelled");
+}
+
+#[tokio::test]
 async fn a_role_that_does_not_own_the_table_works_on_and_asks_for_no_vacuum() {
     let (store, mut connection) = stage().await;
     store

@@ -190,11 +190,11 @@ mod tests {
         std::fs::write(&secret, "s3cret-canary").unwrap();
 
         let text = format!(
-            "listen_database = \"postgres://b\"\n[relay]\ngrace = \"9s\"\n[sandbox]\nhosts = [\"https://a.example\"]\n\
+            "listen_database = \"postgres://b\"\nsqlite_synchronous = \"normal\"\n[relay]\ngrace = \"9s\"\n[sandbox]\nhosts = [\"https://a.example\"]\n\
              [secrets]\nKEY = {{ file = {secret:?} }}"
         );
         let (_, restart) = reload(&mut relay, &text);
 
-        assert_eq!(restart, ["listen_database", "relay.grace", "sandbox.hosts", "watch"]);
+        assert_eq!(restart, ["listen_database", "relay.grace", "sandbox.hosts", "sqlite_synchronous", "watch"]);
     }
 }

@@ -15,6 +15,8 @@ from (
         -- Not autovacuum's own workers, which nobody is the user of. Their type would say so too, but not to a role that may
         -- not see it: there it is null for every session of another role.
         and usesysid is not null
+        -- Nor whoever vacuums, as relays do: vacuums pass each other over.
+        and pid not in (select v.pid from pg_stat_progress_vacuum as v)
         and (datname = current_database() or datname is null)
     union all
     select

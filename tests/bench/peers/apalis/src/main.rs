@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apalis::prelude::*;
 use apalis_postgres::{Config, PgPool, PostgresStorage, queries};
@@ -51,7 +51,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let begun = Instant::now();
     let worker = tokio::spawn(worker.run());
     done.0.1.notified().await;
-    while waiting(&pool).await? > 0 {}
+    while waiting(&pool).await? > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     println!("{}", serde_json::json!({ "per_second": count as f64 / begun.elapsed().as_secs_f64() }));
     worker.abort();
     Ok(())

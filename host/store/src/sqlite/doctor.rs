@@ -75,7 +75,7 @@ async fn look(
             .bind(options.table.table())
             .fetch_all(&mut *connection)
             .await?;
-        let own = ["due", "dedup", "delivered", "dead", "waiting"].map(|part| options.table.derived(part));
+        let own = ["due", "dedup", "delivered", "dead", "waiting", "held"].map(|part| options.table.derived(part));
         let missing: Vec<String> = own.into_iter().filter(|name| !there.iter().any(|(there,)| there == name)).collect();
         findings.push(indexes(&missing));
     }

@@ -111,7 +111,7 @@ async fn look(
 
     findings.push(schema(within(super::check_version(options)).await));
     let own: Vec<String> =
-        ["due", "dedup", "delivered", "dead", "waiting"].map(|part| options.table.derived(part)).into();
+        ["due", "dedup", "delivered", "dead", "waiting", "held"].map(|part| options.table.derived(part)).into();
     let table: Result<Option<Table>, StoreError> = within(async {
         let query = sqlx::query_as(AssertSqlSafe(sql.doctor_table)).bind(own).persistent(false);
         Ok(query.fetch_optional(&mut *connection).await?)

@@ -75,10 +75,11 @@ fn posts(address: &std::net::SocketAddr, chunks: u32, length: Option<u64>) -> St
     )
 }
 
-/// A guest that GETs through `wasi:http` and reads the answer to its end, or until nothing has come for 100 ms: that is a retry.
-fn gets(address: &std::net::SocketAddr) -> String {
+/// A guest that GETs through `wasi:http` and reads the answer to its end, or until nothing has come for so long: that is a retry.
+fn gets(address: &std::net::SocketAddr, between_bytes: Duration) -> String {
     let authority = address.to_string();
     let (authority_len, path_at) = (authority.len(), 1024 + authority.len());
+    let between_ns = between_bytes.as_nanos();
     format!(
         r#"
 (import "wasi:http/types@0.2.12" "[constructor]fields" (func $fields (result i32)))
@@ -102,7 +103,7 @@ fn gets(address: &std::net::SocketAddr) -> String {
   (drop (call $authority (local.get $r) (i32.const 1) (i32.const 1024) (i32.const {authority_len})))
   (drop (call $path (local.get $r) (i32.const 1) (i32.const {path_at}) (i32.const 1)))
   (local.set $o (call $options))
-  (drop (call $between (local.get $o) (i32.const 1) (i64.const 100000000)))
+  (drop (call $between (local.get $o) (i32.const 1) (i64.const {between_ns})))
   (call $handle (local.get $r) (i32.const 1) (local.get $o) (i32.const 272))
   (if (i32.load8_u (i32.const 272)) (then unreachable))
   (call $block (call $subscribe (i32.load (i32.const 280))))
@@ -204,12 +205,41 @@ async fn a_target_that_does_not_end_the_body_of_its_answer_has_failed() {
         let server = Server::start(move |stream, _| {
             let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\nhello");
         });
-        let plugin = load(&gets(&server.address), &grant(&server)).await.unwrap();
+        let plugin = load(&gets(&server.address, Duration::from_millis(100)), &grant(&server)).await.unwrap();
 
         let handled = call(&plugin, "{}").await;
 
         assert_eq!((word(&handled.outcome), handled.target), (outcome, target), "{handled:?}");
     }
+}
+
+/// A target that says 200, and sends half of its body.
+fn half_answers() -> Server {
+    Server::start(|stream, _| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello");
+    })
+}
+
+#[tokio::test]
+async fn a_target_whose_answer_lasts_until_the_deadline_has_failed() {
+    let server = half_answers();
+    let manifest = grant(&server).replace("15s", "2s");
+    let plugin = load(&gets(&server.address, Duration::from_secs(10)), &manifest).await.unwrap();
+
+    let handled = call(&plugin, "{}").await;
+
+    assert_eq!((word(&handled.outcome), handled.http_status), ("deadline", Some(200)), "{handled:?}");
+    assert_eq!(handled.target, Target::Failed);
+}
+
+#[tokio::test]
+async fn a_target_has_answered_a_guest_that_does_not_read_the_body_of_its_answer() {
+    let server = half_answers();
+    let plugin = load(&posts(&server.address, 1, Some(4096)), &grant(&server)).await.unwrap();
+
+    let handled = call(&plugin, "{}").await;
+
+    assert_eq!((handled.outcome, handled.target), (status("200"), Target::Answered));
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outboxd::plugin::egress::TcpPeer;
+use outboxd::plugin::egress::{Resolve, TcpPeer};
 use outboxd::plugin::{Ceiling, Content, Manifest, OnePlugin, SandboxOptions};
 use outboxd_core::{RetryPolicy, Target};
 use outboxd_test_support::{guests, wait_for};
@@ -227,6 +228,71 @@ async fn a_peer_has_failed_when_none_of_its_addresses_accepts_a_connection() {
         assert_eq!(handled.target, target, "{handled:?}");
     }
     assert_eq!(peer.visitors(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_makes_up_for_a_name_that_is_not_there() {
+    let peer = Peer::start();
+    let (gone, name) = (format!("gone.test:{}", peer.port()), format!("redis.test:{}", peer.port()));
+    let granted = [gone.clone(), name.clone()];
+    let names = Arc::new(Names::default());
+    names.set("redis.test", &[&["127.0.0.1"]]);
+    let manifest = format!("[grants]\ntcp = {granted:?}\nprivate_networks = [\"127.0.0.0/8\"]");
+    let plugin = load(with_names(&names), &granted, &manifest).await;
+
+    for (or, target) in [(&gone, Target::Failed), (&name, Target::Unseen)] {
+        let handled = call(&plugin, &json!({ "do": "tcp", "address": gone, "or": or }).to_string()).await;
+
+        assert_eq!(handled.target, target, "{handled:?}");
+    }
+    assert_eq!(names.lookups.load(Ordering::SeqCst), 4);
+}
+
+/// A port that no more connections come about with, and nothing refuses: nobody accepts those that are there.
+fn full_port() -> (SocketAddr, impl Sized) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = vec![];
+    while let Ok(connection) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+        waiting.push(connection);
+        assert!(waiting.len() < 100, "{address} takes every connection");
+    }
+    (address, (listener, waiting))
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_answer_a_connection_by_the_deadline_has_failed() {
+    let (address, _full) = full_port();
+    let plugin = granted(&address.to_string(), "[limits]\ndeadline = \"500ms\"").await;
+
+    let handled = call(&plugin, &ping(address).to_string()).await;
+
+    assert_eq!((word(&handled.outcome), handled.target), ("deadline", Target::Failed), "{handled:?}");
+}
+
+/// A resolver that answers nobody.
+struct Silent;
+
+impl Resolve for Silent {
+    fn resolve<'a>(
+        &'a self,
+        _name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = std::io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_name_whose_look_up_lasts_until_the_deadline_has_failed() {
+    let options = SandboxOptions { resolver: Arc::new(Silent), ..options() };
+    let manifest = "[limits]\ndeadline = \"500ms\"\n[grants]\ntcp = [\"redis.test:6379\"]";
+    let plugin = load(options, &["redis.test:6379".into()], manifest).await;
+
+    let handled = call(&plugin, &ping("redis.test:6379").to_string()).await;
+
+    assert_eq!((word(&handled.outcome), handled.target), ("deadline", Target::Failed), "{handled:?}");
 }
 
 #[tokio::test]

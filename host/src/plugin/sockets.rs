@@ -137,7 +137,7 @@ impl CallState {
                         | ErrorCode::Timeout
                 ) {
                     let why = format!("TCP: {}", code.name().replace('-', " "));
-                    self.egress.note_connection(Err(EgressError::Connect(why)));
+                    self.egress.note_connection(Err(&EgressError::Connect(why)));
                 }
                 return Ok(Err(code));
             }

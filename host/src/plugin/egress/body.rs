@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,12 +9,14 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use outboxd_core::Target;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::call::{CallEgress, LastResponse};
 use super::error::EgressError;
+use super::target::{Awaited, Sight};
 
 /// The body of a request on its way out.
 pub(crate) type RequestBody = UnsyncBoxBody<Bytes, EgressError>;
@@ -111,28 +113,28 @@ pub(crate) struct ResponseBody {
     body: AnswerBody,
     left: Arc<AtomicU64>,
     record: Arc<LastResponse>,
+    sight: Arc<Mutex<Sight>>,
+    /// Somebody waits for what comes next. A guest that does not read a body waits for none.
+    awaited: Option<Awaited>,
     between_bytes: Duration,
     timer: Pin<Box<Sleep>>,
     _under_way: OwnedSemaphorePermit,
 }
 
 impl ResponseBody {
-    pub(crate) fn new(
+    pub(super) fn new(
         body: AnswerBody,
         left: Arc<AtomicU64>,
         record: Arc<LastResponse>,
+        sight: Arc<Mutex<Sight>>,
         between_bytes: Duration,
         under_way: OwnedSemaphorePermit,
     ) -> Self {
-        ResponseBody { body, left, record, between_bytes, timer: Box::pin(sleep(between_bytes)), _under_way: under_way }
+        let timer = Box::pin(sleep(between_bytes));
+        ResponseBody { body, left, record, sight, awaited: None, between_bytes, timer, _under_way: under_way }
     }
-}
 
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = EgressError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 std::task::ready!(self.timer.as_mut().poll(cx));
@@ -158,6 +160,22 @@ impl Body for ResponseBody {
             }
         }
     }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = EgressError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+        let this = self.get_mut();
+        let polled = this.poll_next(cx);
+        if polled.is_pending() {
+            this.awaited.get_or_insert_with(|| Awaited::new(&this.sight));
+        } else if let Some(awaited) = this.awaited.take() {
+            awaited.end(Target::Unseen);
+        }
+        polled
+    }
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
@@ -165,5 +183,41 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::sync::Semaphore;
+
+    use super::super::call::lock;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_is_read_has_failed_while_nothing_comes() {
+        let (drips, frames) = mpsc::channel(1);
+        let sight = Arc::<Mutex<Sight>>::default();
+        let mut body = ResponseBody::new(
+            Pumped::new(frames, None).boxed_unsync(),
+            Arc::new(AtomicU64::new(100)),
+            Arc::default(),
+            sight.clone(),
+            Duration::from_secs(10),
+            Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap(),
+        );
+        let mut read = || Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())).is_ready();
+        let target = || lock(&sight).target();
+
+        assert_eq!(target(), Target::Unseen);
+        for _ in 0..2 {
+            assert_eq!((read(), target()), (false, Target::Failed));
+            drips.try_send(Ok(Bytes::from_static(b"."))).unwrap();
+            assert_eq!((read(), target()), (true, Target::Unseen));
+        }
+        assert_eq!((read(), target()), (false, Target::Failed));
+        drop(drips);
+        assert_eq!((read(), target()), (true, Target::Unseen));
     }
 }

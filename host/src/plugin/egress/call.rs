@@ -20,7 +20,7 @@ use super::destination::Destination;
 use super::error::EgressError;
 use super::policy::{self, Piece};
 use super::sender::{Egress, Noted, Transport};
-use super::target::{self, Sight};
+use super::target::{self, Awaited, Sight};
 use crate::plugin::limits::Limits;
 use crate::plugin::redact::Redactor;
 
@@ -65,7 +65,7 @@ pub(crate) struct CallEgress {
     /// Where the names lead that this call has looked up for TCP.
     pub(super) looked_up: Arc<Mutex<BTreeMap<String, Vec<IpAddr>>>>,
     refusal: Arc<Mutex<Option<String>>>,
-    pub(super) failure: Arc<Mutex<Option<String>>>,
+    failure: Arc<Mutex<Option<String>>>,
     last_response: Arc<LastResponse>,
     pub(super) sight: Arc<Mutex<Sight>>,
 }
@@ -177,27 +177,27 @@ impl CallEgress {
         let Ticket { destination, request, under_way, noted } = ticket;
         let started = Instant::now();
         let method = request.method().clone();
-        let before = lock(&self.sight).begin();
+        let awaited = Awaited::new(&self.sight);
         let sent = self.exchange(request.map(|()| body), waits).await;
         match &sent {
             Ok(response) => {
                 let status = response.status().as_u16();
-                lock(&self.sight).see(target::of(response.status(), response.headers(), SystemTime::now()));
+                awaited.end(target::of(response.status(), response.headers(), SystemTime::now()));
                 end(noted, response.status());
                 debug!(%method, %destination, status, ms = started.elapsed().as_millis() as u64, "{method} {destination} answered {status}");
             }
             Err(error) => {
-                // A refusal says nothing of this target, and takes back nothing that was seen of another.
-                lock(&self.sight).see(before);
                 self.note(error);
+                // A refusal says nothing of this target, and takes back nothing that was seen of another.
+                awaited.end(Target::Unseen);
                 end(noted, error);
                 debug!(%method, %destination, "{method} {destination} brought no answer: {error}");
             }
         }
         let response = sent?;
         self.last_response.begin(response.status().as_u16());
-        let (left, record) = (self.download_left.clone(), self.last_response.clone());
-        Ok(response.map(|body| ResponseBody::new(body, left, record, waits.between_bytes, under_way)))
+        let (left, record, sight) = (self.download_left.clone(), self.last_response.clone(), self.sight.clone());
+        Ok(response.map(|body| ResponseBody::new(body, left, record, sight, waits.between_bytes, under_way)))
     }
 
     async fn exchange(
@@ -245,14 +245,11 @@ impl CallEgress {
             let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
             let response = self.send(ticket, body, Waits::clamp(None, None, None)).await?;
             let (head, body) = response.into_parts();
-            // An answer that does not end is none, and the call may be over before that is certain.
-            let before = lock(&self.sight).begin();
             let body = Limited::new(body, download_max.saturating_add(1)).collect().await;
             let body = body.map_err(|error| match error.downcast::<EgressError>() {
                 Ok(error) => *error,
                 Err(_) => EgressError::DownloadSpent,
             });
-            lock(&self.sight).see(before);
             let body = body.inspect_err(|error| self.note(error))?;
             Ok((head.status.as_u16(), head.headers, body.to_bytes()))
         };
@@ -263,9 +260,14 @@ impl CallEgress {
         })
     }
 
-    /// Remembers why a request failed: it belongs into the error text, whatever the guest makes of it.
+    /// Notes that a request failed.
     pub(crate) fn note(&self, error: &EgressError) {
         lock(&self.sight).note(error);
+        self.remember(error);
+    }
+
+    /// Why something failed belongs into the error text, whatever the guest makes of it.
+    pub(super) fn remember(&self, error: &EgressError) {
         let place = if error.is_refusal() { &self.refusal } else { &self.failure };
         *lock(place) = Some(error.to_string());
     }

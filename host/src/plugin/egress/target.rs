@@ -1,11 +1,13 @@
 //! What a target makes of a request, as the host sees it.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use http::header::{HeaderMap, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use outboxd_core::Target;
 
+use super::call::lock;
 use super::error::EgressError;
 
 /// What an answer says of its target.
@@ -54,32 +56,32 @@ pub(super) enum Connected {
 #[derive(Debug, Default)]
 pub(super) struct Sight {
     last: Target,
+    /// How much is still to come: [`Awaited`].
+    awaited: usize,
     /// The longest rest that a target asked for.
     asked: Option<Duration>,
-    /// The last raw TCP connection that was tried did not come about.
+    /// The last raw TCP connection that was tried has not come about, and nothing answered since.
     tcp_failed: bool,
 }
 
 impl Sight {
-    /// A request is under way. Until it has ended its target counts as failed, since the call may end before. Answers what was
-    /// seen before.
-    pub(super) fn begin(&mut self) -> Target {
-        std::mem::replace(&mut self.last, Target::Failed)
-    }
-
-    /// What a request says that has ended, or what was seen before it where it says nothing.
-    pub(super) fn see(&mut self, target: Target) {
+    /// What comes of a request. `Unseen` leaves what was seen before.
+    fn see(&mut self, target: Target) {
         match target {
-            Target::AsksForRest(time) => {
-                self.asked = self.asked.max(Some(time));
+            Target::Unseen => {}
+            Target::Failed => self.last = Target::Failed,
+            Target::Answered | Target::AsksForRest(_) => {
                 self.last = Target::Answered;
+                self.tcp_failed = false;
             }
-            Target::Unseen | Target::Answered | Target::Failed => self.last = target,
+        }
+        if let Target::AsksForRest(time) = target {
+            self.asked = self.asked.max(Some(time));
         }
     }
 
     /// A raw TCP connection was tried. One that came about says no more than that: the plugin knows what its target answers. But
-    /// it makes up for addresses that failed before it.
+    /// it makes up for names and addresses that failed before it.
     pub(super) fn tried_tcp(&mut self, connected: Connected) {
         self.tcp_failed = connected == Connected::No;
     }
@@ -92,8 +94,35 @@ impl Sight {
     }
 
     pub(super) fn target(&self) -> Target {
-        let last = if self.tcp_failed { Target::Failed } else { self.last };
+        let last = if self.awaited > 0 || self.tcp_failed { Target::Failed } else { self.last };
         self.asked.map_or(last, Target::AsksForRest)
+    }
+}
+
+/// Something is to come from a target. Until it has come the target counts as failed, since the call may end before; and so it
+/// does where this is dropped, since nobody waits any more.
+pub(super) struct Awaited {
+    sight: Arc<Mutex<Sight>>,
+    says: Target,
+}
+
+impl Awaited {
+    pub(super) fn new(sight: &Arc<Mutex<Sight>>) -> Self {
+        lock(sight).awaited += 1;
+        Awaited { sight: sight.clone(), says: Target::Failed }
+    }
+
+    /// It has come, and says so much of its target; or what failed is noted, and it says no more: `Unseen`.
+    pub(super) fn end(mut self, says: Target) {
+        self.says = says;
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let mut sight = lock(&self.sight);
+        sight.awaited -= 1;
+        sight.see(self.says);
     }
 }
 
@@ -186,7 +215,55 @@ mod tests {
     }
 
     #[test]
-    fn a_tcp_connection_makes_up_for_addresses_that_failed_before_it() {
+    fn what_is_awaited_has_failed_until_it_comes_whatever_else_comes_meanwhile() {
+        let sight = Arc::<Mutex<Sight>>::default();
+        let target = || lock(&sight).target();
+        let (hangs, answers) = (Awaited::new(&sight), Awaited::new(&sight));
+
+        answers.end(Target::Answered);
+        assert_eq!(target(), Target::Failed);
+
+        hangs.end(Target::Unseen);
+        assert_eq!(target(), Target::Answered);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_has_failed() {
+        let sight = Arc::<Mutex<Sight>>::default();
+        let (hangs, answers) = (Awaited::new(&sight), Awaited::new(&sight));
+
+        answers.end(Target::Answered);
+        drop(hangs);
+
+        assert_eq!(lock(&sight).target(), Target::Failed);
+    }
+
+    #[test]
+    fn a_request_that_is_refused_makes_no_failure_of_one_that_was_under_way_with_it() {
+        let sight = Arc::<Mutex<Sight>>::default();
+        let (answers, refused) = (Awaited::new(&sight), Awaited::new(&sight));
+
+        answers.end(Target::Answered);
+        lock(&sight).note(&EgressError::BodyLength);
+        refused.end(Target::Unseen);
+
+        assert_eq!(lock(&sight).target(), Target::Answered);
+    }
+
+    #[test]
+    fn an_answer_makes_up_for_a_tcp_connection_that_failed_before_it() {
+        let mut sight = Sight::default();
+        sight.tried_tcp(Connected::No);
+
+        sight.see(Target::Failed);
+        assert_eq!(sight.target(), Target::Failed);
+
+        sight.see(Target::Answered);
+        assert_eq!(sight.target(), Target::Answered);
+    }
+
+    #[test]
+    fn a_tcp_connection_makes_up_for_what_failed_before_it() {
         for before in [Target::Unseen, Target::Answered, Target::Failed] {
             let mut sight = Sight { last: before, ..Sight::default() };
 

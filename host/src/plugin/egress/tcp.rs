@@ -2,6 +2,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Method, Uri};
+use outboxd_core::Target;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::{CallEgress, lock};
@@ -9,7 +10,7 @@ use super::connector::ADDRESSES_MAX;
 use super::destination::{Host, parse_port, split_port};
 use super::error::EgressError;
 use super::sender::Transport;
-use super::target::Connected;
+use super::target::{Awaited, Connected, is_to_blame};
 
 /// Whom a raw TCP connection may be opened to: one host and one port, as in `redis.internal:6379`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +73,11 @@ impl CallEgress {
             }
             self.spend().map_err(|error| self.noted(error))?;
         }
-        let call = self.clone();
+        let (call, awaited) = (self.clone(), Awaited::new(&self.sight));
         Ok(AbortOnDropHandle::new(tokio::spawn(async move {
-            call.addresses_of(host).await.inspect_err(|error| call.note(error))
+            let found = call.addresses_of(host).await.inspect_err(|error| call.note_connection(Err(error)));
+            awaited.end(Target::Unseen);
+            found
         })))
     }
 
@@ -107,6 +110,10 @@ impl CallEgress {
             let said = admitted.as_ref().map_or_else(ToString::to_string, |()| "allowed".into());
             exchanges.begin(&Method::CONNECT, &uri).end(said);
         }
+        if admitted.is_ok() {
+            // Until it has come about: the call may end before.
+            lock(&self.sight).tried_tcp(Connected::No);
+        }
         admitted
     }
 
@@ -131,11 +138,16 @@ impl CallEgress {
         self.spend()
     }
 
-    /// A granted connection came about, or why it did not.
-    pub(crate) fn note_connection(&self, tried: Result<(), EgressError>) {
-        lock(&self.sight).tried_tcp(if tried.is_ok() { Connected::Yes } else { Connected::No });
-        if let Err(error) = tried {
-            *lock(&self.failure) = Some(error.to_string());
+    /// A granted connection came about, or why it or its look-up did not.
+    pub(crate) fn note_connection(&self, tried: Result<(), &EgressError>) {
+        match tried {
+            Ok(()) => lock(&self.sight).tried_tcp(Connected::Yes),
+            Err(error) => {
+                if is_to_blame(error) {
+                    lock(&self.sight).tried_tcp(Connected::No);
+                }
+                self.remember(error);
+            }
         }
     }
 

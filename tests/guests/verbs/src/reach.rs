@@ -61,7 +61,7 @@ pub fn file(path: &str) -> Failure {
     }
 }
 
-/// Connects to "address" as often as "times" says, each time while the ones before are open. Over each it sends "send", or so
+/// Connects to "address", or else to "or" if there is one, as often as "times" says, each time while the ones before are open. Over each it sends "send", or so
 /// many bytes, and reads until "read" bytes have come. Answers with what was read, or with what went wrong and how often it
 /// went well before.
 pub fn tcp(order: &Order) -> Failure {
@@ -77,7 +77,11 @@ pub fn tcp(order: &Order) -> Failure {
 }
 
 fn talk(order: &Order) -> std::io::Result<(TcpStream, String)> {
-    let mut connection = TcpStream::connect(order.text("address", ""))?;
+    let mut connection =
+        TcpStream::connect(order.text("address", "")).or_else(|error| match order.0["or"].as_str() {
+            Some(other) => TcpStream::connect(other),
+            None => Err(error),
+        })?;
     let sent = match order.optional_number("send") {
         Some(bytes) => "x".repeat(usize::try_from(bytes).unwrap_or_default()),
         None => order.text("send", "").to_owned(),

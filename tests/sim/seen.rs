@@ -70,8 +70,8 @@ seen! {
     rests_asked_for,
     rests_of_failures,
     spaced,
-    /// Calls that began sooner after another of their key than they may: the other had lost its lease.
-    spaced_less_over_a_lost_lease,
+    /// Calls that began sooner after another of their key than they may: the other had lost its lease, or was interrupted.
+    spaced_less,
     /// Claims of the last message of a key that may be under way, and those that alone try a target that failed.
     limit_reached,
     tries,

@@ -62,8 +62,9 @@ pub enum Trouble {
 }
 
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// A relay tries again at least each second: with more statements lost by chance than so many, a lease may lapse.
-const LOST_MAX: usize = 2;
+/// A relay tries again at least each second: two statements lost by chance one after the other, the answer of a renewal and the next
+/// renewal, may take all of a lease.
+const LOST_MAX: usize = 1;
 
 impl Link {
     pub fn new(loss: f64) -> Arc<Self> {

@@ -130,7 +130,8 @@ impl Vacuum {
                 info!("vacuuming the outbox is left to autovacuum: this role may not vacuum the table");
             }
         }
-        if self.is_enough() {
+        // Not what has died since.
+        if looked.as_ref().map_or(true, |(enough, _)| dead >= *enough) {
             self.dead.fetch_sub(dead, Relaxed);
         }
         looked.map(drop)

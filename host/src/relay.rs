@@ -186,9 +186,12 @@ impl Relay {
                 Ok(Look::Nothing) if work.dispatcher.settler.places_free() == 0 => {
                     shutdown.run_until_cancelled(work.dispatcher.settler.place()).await;
                 }
-                // A call under way may free the slot that another due message waits for, and its settle must land.
+                // A call under way may free the slot that another due message waits for, and its settle must land; or a rate allows
+                // a call before.
                 Ok(Look::Nothing) if !self.slots.usage().is_idle() => {
-                    shutdown.run_until_cancelled(self.slots.room()).await;
+                    let at_most = work.until_allowed.unwrap_or(Duration::MAX);
+                    // A wait alone: it may be dropped.
+                    let _ = shutdown.run_until_cancelled(timeout(at_most, self.slots.room())).await;
                 }
                 // The last of a key that was delivered lets the next one go, once that is written.
                 Ok(Look::Nothing) => work.dispatcher.settler.wait_until_written().await,
@@ -265,8 +268,8 @@ impl Relay {
             return Ok(Look::Nothing);
         }
         // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim.
-        let ordered = plan.lanes.iter().any(|lane| lane.order != Order::None);
-        let arranged = match ordered && work.arrange {
+        let by_key = plan.lanes.iter().any(|lane| lane.order != Order::None);
+        let arranged = match by_key && work.arrange {
             true => Some(self.store.arrange(&plan.lanes).await?),
             false => None,
         };
@@ -289,7 +292,7 @@ impl Relay {
         }
         if claims.is_empty() {
             // What was arranged is out of the way: behind it something may be due.
-            let is_all = !ordered || arranged == Some(0);
+            let is_all = !by_key || arranged == Some(0);
             return Ok(match (passes_lapsed, is_all) {
                 (true, _) => Look::Again,
                 (false, true) => Look::Nothing,

@@ -24,7 +24,7 @@ pub async fn unorder_until(store: Arc<dyn OutboxAdmin>, handlers: Arc<dyn Handle
     let mut outage = Outage::new("letting go of what is not ordered any more");
     loop {
         match unorder(&*store, &*handlers, &end).await {
-            Ok(()) => outage.over(),
+            Ok(_) => outage.over(),
             Err(error) => {
                 outage.note(&error);
             }
@@ -35,12 +35,13 @@ pub async fn unorder_until(store: Arc<dyn OutboxAdmin>, handlers: Arc<dyn Handle
     }
 }
 
-/// One such look. A topic without a plugin is left as it is: its messages wait anyway, and it may be ordered again.
+/// One such look; answers how many rows it changed. A topic without a plugin is left as it is: its messages wait anyway, and it may be ordered again.
 pub async fn unorder(
     store: &dyn OutboxAdmin,
     handlers: &dyn Handlers,
     end: &CancellationToken,
-) -> Result<(), StoreError> {
+) -> Result<u64, StoreError> {
+    let mut all = 0;
     let unordered = |topic: &String| handlers.route(topic).is_some_and(|route| route.order == Order::None);
     for topic in store.ordered_topics().await?.into_iter().filter(unordered) {
         let mut changed = 0;
@@ -56,6 +57,7 @@ pub async fn unorder(
         if changed > 0 {
             info!("topic {topic:?} is not ordered or limited by key any more: what waited for its key is let go");
         }
+        all += changed;
     }
-    Ok(())
+    Ok(all)
 }

@@ -19,6 +19,7 @@ on_every_database! {
     once_ends_no_sooner_where_calls_are_hardly_spaced,
     a_plugin_is_called_no_more_often_than_its_rate,
     a_key_rests_while_its_calls_are_spaced_and_a_person_may_end_it,
+    once_goes_on_as_its_rate_allows_while_a_call_hangs,
     once_waits_for_no_rate_where_nothing_is_due,
     once_waits_for_no_rest_that_was_asked_for,
     a_key_rests_whose_target_does_not_end_its_answers,
@@ -189,6 +190,22 @@ fn a_plugin_is_called_no_more_often_than_its_rate(stage: Stage) {
     let took = received[13].at - received[0].at;
     // Two at once, and twelve more at 50 ms each; less what the first request needed to arrive.
     assert!(took > Duration::from_millis(400), "{took:?}");
+}
+
+fn once_goes_on_as_its_rate_allows_while_a_call_hangs(stage: Stage) {
+    let receiver = Receiver::start();
+    receiver.script([Answer::status(200).after(PATIENCE)]);
+    install(&stage, "[limits]\nrate = \"20/s\"\ndeadline = \"5s\"\n[retry]\nmax_attempts = 1\n");
+    let hangs = publish(&stage, "a", &json!({ "do": "http", "url": receiver.url("/") }));
+    let others = [(); 5].map(|()| publish(&stage, "a", &json!({ "do": "succeed" })));
+
+    stage.outboxd(&["run", "--once"]).ok();
+
+    let ended_at = |id: &str| stage.show(id)["history"][0]["at_ms"].as_i64().expect("it has ended");
+    let deadline = ended_at(&hangs);
+    for id in others {
+        assert!(ended_at(&id) < deadline, "it waited for the call that hangs");
+    }
 }
 
 fn once_waits_for_no_rate_where_nothing_is_due(stage: Stage) {

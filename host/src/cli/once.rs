@@ -7,6 +7,7 @@ use tracing::info;
 
 use crate::handler::Handlers;
 use crate::relay::{Relay, Stopped};
+use crate::unorder;
 
 /// Delivers until nothing is due and nothing that is due waits for `per_key_rate`. A key that rests for another reason is not
 /// waited for: its target or its plugin wants to be left alone. An error of the database ends it.
@@ -19,8 +20,10 @@ pub async fn deliver(
     // What is spaced is asked after a run, and may be due by then: only a run that found nothing once nothing was spaced is the last.
     let mut nothing_is_spaced = false;
     loop {
+        // One look at very many lets go of a part.
+        let let_go = unorder::unorder(admin, handlers, shutdown).await?;
         let run = relay.run_once(shutdown.clone()).await?;
-        if shutdown.is_cancelled() || (nothing_is_spaced && !run.has_claimed) {
+        if shutdown.is_cancelled() || (nothing_is_spaced && let_go == 0 && !run.has_claimed) {
             return Ok(run.stopped);
         }
         let may_start = |topic: &str| handlers.route(topic).is_some_and(|route| !route.is_parked());

@@ -83,7 +83,6 @@ pub async fn run(global: &Global, args: RunArgs) -> anyhow::Result<ExitCode> {
     let draw_jitter = Arc::new(|| Jitter::new(fastrand::f64()));
     let relay = Relay::new(outbox, handlers.clone(), draw_jitter, config.relay.clone());
     if args.once {
-        unorder::unorder(&*store.admin, &*handlers, &shutdown).await.context("cannot deliver")?;
         let stopped = once::deliver(&relay, &*handlers, &*store.admin, &shutdown).await;
         #[cfg(feature = "otel")]
         finish(traces).await;

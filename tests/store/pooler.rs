@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use outboxd_client::{NewMessage, Outbox, publish};
 use outboxd_core::{LeaseStatus, Transition};
-use outboxd_store::{Migrated, Notify, Pooler, Store, StoreOptions, TableName, Wake, migrate};
+use outboxd_store::{Migrated, Notify, Pooler, Selection, Store, StoreOptions, TableName, Wake, migrate};
 use outboxd_test_support::pgbouncer::TestPgBouncer;
+use outboxd_test_support::postgres::TestPostgres;
 use outboxd_test_support::skip;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
@@ -105,6 +106,11 @@ async fn people_and_migrations_come_through() {
     relay.admin.pause("t").await.unwrap();
     assert!(relay.admin.stats().await.unwrap()[0].paused);
     relay.admin.ping().await.unwrap();
+    let people = Store::connect(&StoreOptions { table: store.options.table.clone(), ..options }).await.unwrap();
+    let waiting = store.publish(vec![draft(TOPIC)]).await;
+    assert_eq!(people.admin.discard(&Selection::Ids(waiting), 1).await.unwrap(), 1);
+    let log = TestPostgres::shared().log();
+    assert!(!log.contains("there is already a transaction in progress"), "two statements begin one transaction");
     drop(store);
 }
 

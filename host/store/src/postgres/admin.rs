@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::MessageId;
-use sqlx::{AssertSqlSafe, Connection as _};
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::Postgres;
@@ -93,7 +93,7 @@ impl OutboxAdmin for Postgres {
         let (selection, limit, prepared) = (selection.clone(), i64::from(limit), self.prepared);
         let discarded = self
             .people
-            .run(move |connection| {
+            .transact(move |connection| {
                 Box::pin(async move {
                     let query = match selection {
                         Selection::Ids(chosen) => sqlx::query_scalar(ids).bind(uuids(&chosen)),
@@ -101,15 +101,13 @@ impl OutboxAdmin for Postgres {
                             sqlx::query_scalar(matching).bind(topic).bind(reason.map(|reason| reason.as_str()))
                         }
                     };
-                    let mut transaction = connection.begin().await?;
                     let discarded: Vec<Uuid> =
-                        query.bind(limit).persistent(prepared).fetch_all(&mut *transaction).await?;
+                        query.bind(limit).persistent(prepared).fetch_all(&mut *connection).await?;
                     let count = discarded.len() as u64;
                     if count > 0 {
                         let freed = sqlx::query(free_discarded).bind(discarded).persistent(prepared);
-                        freed.execute(&mut *transaction).await?;
+                        freed.execute(&mut *connection).await?;
                     }
-                    transaction.commit().await?;
                     Ok(count)
                 })
             })

@@ -104,8 +104,28 @@ impl Group {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
     {
-        let Some(begin) = self.begin.clone() else { return self.connections.run(work).await };
-        // Only a transaction pins a server connection behind the pooler. It ends with the work.
+        match self.begin.clone() {
+            None => self.connections.run(work).await,
+            // Only a transaction pins a server connection behind the pooler. It ends with the work.
+            Some(begin) => self.within(begin, work).await,
+        }
+    }
+
+    /// Does `work`, several statements, as one transaction.
+    pub(crate) async fn transact<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
+    {
+        self.within(self.begin.clone().unwrap_or_else(|| "begin".into()), work).await
+    }
+
+    /// Work that fails ends with its connection, and so does its transaction.
+    async fn within<T, F>(&self, begin: Arc<str>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
+    {
         self.connections
             .run(move |connection| {
                 Box::pin(async move {

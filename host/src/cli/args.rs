@@ -300,8 +300,7 @@ pub fn name_and_value(text: &str) -> Result<(String, String), String> {
 
 /// Messages a second.
 fn rate(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix("/s").and_then(|number| number.parse::<f64>().ok());
-    number.filter(|rate| *rate > 0.0 && rate.is_finite()).ok_or_else(|| "write it as in 20/s".into())
+    crate::toml_reader::parse_rate(text).ok_or_else(|| "write it as in 20/s or 30/m".into())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ pub trait OutboxAdmin: Send + Sync {
     /// The topics of which something is due that only waits until the next call of its key may begin; not those that are paused.
     async fn spaced(&self) -> Result<Vec<SpacedTopic>, StoreError>;
 
-    /// The topics that have keys in order. Costs an index probe a topic.
+    /// The topics that have keys which are, or were, a unit of delivery. Costs an index probe a topic.
     async fn ordered_topics(&self) -> Result<Vec<String>, StoreError>;
 
     /// For a topic that is not ordered any more: makes at most `limit` of its held messages pending, and forgets keys. Answers
@@ -165,7 +165,7 @@ pub struct KeyFilter {
     pub state: Option<KeyState>,
 }
 
-/// What a key of an ordered topic is doing.
+/// What a key of a topic is doing that is ordered or limited by key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
     /// Its next message may be claimed.
@@ -173,7 +173,7 @@ pub enum KeyState {
     Processing,
     /// Its next message is due later: a retry, or one that was published with a delay.
     Waiting,
-    /// Its plugin asked for rest: none of its messages is claimed until then.
+    /// It rests: its plugin or its target asked for that, its target failed too often, or its calls are spaced.
     Paused,
     /// A dead letter is in the way.
     Blocked,
@@ -205,7 +205,7 @@ impl FromStr for KeyState {
     }
 }
 
-/// A key of an ordered topic. Times are milliseconds since the epoch; waits are on the database's clock.
+/// A key of a topic that is ordered or limited by key. Times are milliseconds since the epoch; waits are on the database's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeySummary {
     pub topic: String,
@@ -216,7 +216,7 @@ pub struct KeySummary {
     pub head: Option<String>,
     /// When that died, or else was published; of a key without a head, since when.
     pub since_ms: i64,
-    /// Why that message failed last.
+    /// Why the key rests; else why that message failed last.
     pub reason: Option<String>,
     pub error: Option<String>,
     /// How long it still waits, or the key rests. Milliseconds.

@@ -81,6 +81,7 @@ pub(super) fn vacuum(server: &Server, table: &Table, relays: Vacuums) -> Finding
     let last = table.vacuumed_ago_s.map_or("never".into(), |ago| format!("{} ago", spoken(ago as f64)));
     let (alone, lacking) = match relays {
         Vacuums::Yes => ("", ""),
+        Vacuums::Unknown => ("; whether relays vacuum it could not be asked", ""),
         Vacuums::NotAllowed => (
             "; this role may not vacuum the table, so its relays leave that to autovacuum",
             ", and lower autovacuum_naptime or let relays do it (from PostgreSQL 17 on: grant maintain on it and on its keys' table)",

@@ -57,6 +57,8 @@ enum Vacuums {
     NotAllowed,
     /// Nothing but a pooler leads to the server.
     NoWay,
+    /// The server did not say.
+    Unknown,
 }
 
 pub(crate) async fn examine(options: &StoreOptions, snapshot_max: Duration) -> Vec<Finding> {
@@ -124,7 +126,7 @@ async fn look(
             findings.push(judge::unused(&table));
             let relays = match direct_url(options) {
                 None => Vacuums::NoWay,
-                Some(url) => within(may_vacuum(url, sql.vacuum_pages)).await.unwrap_or(Vacuums::NoWay),
+                Some(url) => within(may_vacuum(url, sql.vacuum_pages)).await.unwrap_or(Vacuums::Unknown),
             };
             findings.push(judge::vacuum(&server, &table, relays));
         }

@@ -86,7 +86,7 @@ pub const BUGS: &[Bug] = &[
     simulated(7, "a settle of unknown fate is taken for done", "settler.rs", STORM, &["lapsed at", "without a cause"]),
     simulated(8, "a settle of unknown fate is taken for failed", "settler.rs", STORM, &["does not follow from Some(|without a cause"]),
     simulated(9, "a result is dropped when all places are taken", "settler.rs", STORM, &["lapsed at", "without a cause"]),
-    simulated(10, "settled before the call ended", "dispatcher.rs", CALM, &["does not follow from None"]),
+    simulated(10, "settled before the call ended", "dispatcher.rs", CALM, &["Delivered does not follow from"]),
     simulated(11, "max_attempts off by one", "core: decide.rs", CALM, &["attempt 4 of 4: Pending"]),
     simulated(12, "a renewal's answer is ignored", "leases.rs", STORM, &["a call went on after its relay was told that the lease is lost"]),
     // The others.

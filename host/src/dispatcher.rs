@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{
-    AttemptRecord, Blame, Called, Claim, Jitter, Outcome, Payload, Reason, Rest, RetryPolicy, Settlement, Transition,
-    admit, decide, one_line, planted, rest,
+    AttemptRecord, Blame, Called, Claim, Jitter, Order, Outcome, Payload, Reason, Rest, RetryPolicy, Settlement,
+    Transition, admit, decide, one_line, planted, rest,
 };
 use outboxd_store::OutboxStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::handler::{CallControl, Handled, Handlers, Route};
 use crate::leases::{HeldLease, Leases, LetGo};
-use crate::settler::{Ready, Settler};
+use crate::settler::{Haste, Ready, Settler};
 use crate::slots::{Slots, Ticket};
 
 /// How long a message that was claimed ahead waits for its turn.
@@ -73,7 +73,7 @@ impl Dispatcher {
             for settlement in waiting.into_iter().chain([given_back(&claim)]) {
                 let give_up_at = asked + self.settle_grace;
                 let place = self.settler.place().await;
-                self.settler.hand_over(Ready { settlement, give_up_at, place, alone: None });
+                self.settler.hand_over(Ready { settlement, give_up_at, place, alone: None, haste: Haste::None });
             }
             return;
         }
@@ -98,7 +98,10 @@ impl Dispatcher {
                 Ok((_turn, route)) => dispatcher.attempt(&claim, route, &lease).await,
                 Err(later) => Attempted::refused(later, RetryPolicy::default().into()),
             };
-            dispatcher.finish(claim, attempted, lease, place, alone, asked);
+            let haste = haste(claim.order, ticket.as_ref());
+            if let Some((settlement, give_up_at)) = dispatcher.finish(claim, attempted, lease, asked) {
+                dispatcher.settler.hand_over(Ready { settlement, give_up_at, place, alone, haste });
+            }
             drop(ticket);
         };
         match threads {
@@ -163,17 +166,16 @@ impl Dispatcher {
         Attempted { handled, took: started.elapsed(), policy: route.policy, spacing: route.spacing }
     }
 
+    /// What is to be written, and until when; nothing where the lease is lost.
     fn finish(
         &self,
         claim: Claim,
         attempted: Attempted,
         lease: HeldLease,
-        place: OwnedSemaphorePermit,
-        alone: Option<OwnedSemaphorePermit>,
         asked: Instant,
-    ) {
+    ) -> Option<(Settlement, Instant)> {
         let Attempted { handled, took, policy, spacing } = attempted;
-        let LetGo::Trusted { until } = lease.let_go() else { return };
+        let LetGo::Trusted { until } = lease.let_go() else { return None };
         let called = Called {
             outcome: &handled.outcome,
             target: handled.target,
@@ -197,7 +199,7 @@ impl Dispatcher {
         report(&claim, &transition, asked);
         let settlement =
             Settlement { id: claim.message.id, lease_id: claim.lease_id, transition, order: claim.order, rest, record };
-        self.settler.hand_over(Ready { settlement, give_up_at: until + self.settle_grace, place, alone });
+        Some((settlement, until + self.settle_grace))
     }
 }
 
@@ -213,6 +215,14 @@ impl Attempted {
     /// No plugin ran.
     fn refused(outcome: Outcome, policy: Arc<RetryPolicy>) -> Self {
         Attempted { handled: Handled::new(outcome), took: Duration::ZERO, policy, spacing: Duration::ZERO }
+    }
+}
+
+/// Where other messages of its plugin wait for a slot, the next one of its key would only queue up behind them.
+fn haste(order: Order, ticket: Option<&Ticket>) -> Haste {
+    match order == Order::None || ticket.is_some_and(Ticket::is_awaited) {
+        true => Haste::None,
+        false => Haste::KeyWaits,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboxd_core::{MAX_LAPSES_DEFAULT, Order, planted};
-use outboxd_store::{DueTopic, OutboxStore, StoreError};
+use outboxd_store::{DueTopic, Hold, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -105,8 +105,10 @@ struct Work {
     due_fresh: Option<Instant>,
     /// Until when claims may reach ahead, past messages that lost a lease.
     carefree: Option<Instant>,
-    /// Where keys are a unit of delivery it has to be chosen whose turn it is before more can be claimed.
-    arrange: bool,
+    /// Where keys are a unit of delivery: whose turn it is has to be chosen before more can be claimed.
+    arrange: Option<Hold>,
+    /// From when on all of them find their places again, whatever the claims find.
+    arrange_all: Instant,
     /// How long it took, at the last look, until a plugin that had something due and whose rate left no call could begin one.
     until_allowed: Option<Duration>,
     /// Ends the renewing of leases.
@@ -118,7 +120,7 @@ struct Work {
 enum Look {
     /// Something, or a place was found for what must wait: look again.
     Claimed,
-    /// Nothing yet: messages that lost a lease may be due, and the next look is careful.
+    /// Nothing yet: messages that lost a lease may be due, or others in the way of what is, and the next look sees to them.
     Again,
     /// Nothing that can start now.
     Nothing,
@@ -236,7 +238,8 @@ impl Relay {
             due: Vec::new(),
             due_fresh: None,
             carefree: None,
-            arrange: true,
+            arrange: Some(Hold::All),
+            arrange_all: Instant::now(),
             until_allowed: None,
             end,
             chores,
@@ -267,12 +270,17 @@ impl Relay {
         if plan.lanes.is_empty() {
             return Ok(Look::Nothing);
         }
-        // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim.
+        // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim. And
+        // now and then, lest what waits for a key that does not go on looks like work that is late.
         let by_key = plan.lanes.iter().any(|lane| lane.order != Order::None);
-        let arranged = match by_key && work.arrange {
-            true => Some(self.store.arrange(&plan.lanes).await?),
-            false => None,
+        let hold = if work.arrange_all <= Instant::now() { Some(Hold::All) } else { work.arrange };
+        let arranged = match hold.filter(|_| by_key) {
+            Some(hold) => Some((hold, self.store.arrange(&plan.lanes, hold).await?)),
+            None => None,
         };
+        if hold == Some(Hold::All) {
+            work.arrange_all = Instant::now() + self.options.poll_interval;
+        }
         let passes_lapsed = plan.ahead && reach == Reach::Ahead;
         let lapses_max = if passes_lapsed { 0 } else { work.dispatcher.lapses_max() };
         let asked = Instant::now();
@@ -282,7 +290,10 @@ impl Relay {
         if short {
             work.due_fresh = None;
         }
-        work.arrange = short;
+        work.arrange = match claims.is_empty() {
+            true => Some(Hold::All),
+            false => short.then_some(Hold::InTheWay),
+        };
         if passes_lapsed && short {
             work.carefree = None;
         }
@@ -292,11 +303,12 @@ impl Relay {
         }
         if claims.is_empty() {
             // What was arranged is out of the way: behind it something may be due.
-            let is_all = !by_key || arranged == Some(0);
-            return Ok(match (passes_lapsed, is_all) {
-                (true, _) => Look::Again,
-                (false, true) => Look::Nothing,
-                (false, false) => Look::Claimed,
+            let is_all = !by_key || arranged == Some((Hold::All, 0));
+            return Ok(match arranged {
+                _ if passes_lapsed => Look::Again,
+                _ if is_all => Look::Nothing,
+                Some((_, 1..)) => Look::Claimed,
+                _ => Look::Again,
             });
         }
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboxd_core::{LeaseStatus, Order, Settlement, Transition, planted};
+use outboxd_core::{LeaseStatus, Settlement, Transition, planted};
 use outboxd_store::{OutboxStore, StoreError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -37,6 +37,16 @@ pub struct Ready {
     pub place: OwnedSemaphorePermit,
     /// Held by a message on its last life until its result is written: what is claimed after it may kill this relay.
     pub alone: Option<OwnedSemaphorePermit>,
+    pub haste: Haste,
+}
+
+/// How soon a result has to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// Nobody waits for it.
+    None,
+    /// The next message of its key does, which could start.
+    KeyWaits,
 }
 
 /// Where results are handed over.
@@ -97,10 +107,10 @@ impl Settler {
                 return;
             }
         );
-        let holds_up = holds_up(&ready);
+        let haste = ready.haste;
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
-        if holds_up {
+        if haste == Haste::KeyWaits {
             self.hurry.notify_one();
         }
     }
@@ -159,12 +169,7 @@ impl SettleLoop {
 
 /// Whether there are few, but more are coming.
 fn is_worth_a_wait(ready: &[Ready]) -> bool {
-    (BUSY..ENOUGH).contains(&ready.len()) && !ready.iter().any(holds_up)
-}
-
-/// The next message of its key waits for this one's result: it is written at once.
-fn holds_up(ready: &Ready) -> bool {
-    ready.settlement.order != Order::None
+    (BUSY..ENOUGH).contains(&ready.len()) && ready.iter().all(|ready| ready.haste == Haste::None)
 }
 
 /// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
@@ -243,7 +248,7 @@ impl Statement {
 
 #[cfg(test)]
 mod tests {
-    use outboxd_core::{Attempt, AttemptRecord, LeaseId, MessageId, OnDead};
+    use outboxd_core::{Attempt, AttemptRecord, LeaseId, MessageId, Order};
     use outboxd_store::MemoryStore;
     use uuid::Uuid;
 
@@ -251,24 +256,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_few_results_wait_for_more_but_not_one_alone_nor_many_nor_those_that_hold_up_a_key() {
-        let in_order = Order::ByKey { on_dead: OnDead::Block };
-
-        assert!(waited(BUSY, Order::None).await >= LINGER);
-        assert_eq!(waited(1, Order::None).await, Duration::ZERO);
-        assert_eq!(waited(ENOUGH, Order::None).await, Duration::ZERO);
-        assert_eq!(waited(BUSY, in_order).await, Duration::ZERO);
+        assert!(waited(BUSY, Haste::None).await >= LINGER);
+        assert_eq!(waited(1, Haste::None).await, Duration::ZERO);
+        assert_eq!(waited(ENOUGH, Haste::None).await, Duration::ZERO);
+        assert_eq!(waited(BUSY, Haste::KeyWaits).await, Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_holds_up_a_key_ends_the_wait_of_the_others() {
         let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());
-        hand_over(&settler, BUSY, Order::None).await;
+        hand_over(&settler, BUSY, Haste::None).await;
         let begun = Instant::now();
         tokio::spawn(settle_loop.run());
         tokio::task::yield_now().await;
         assert!(!settler.all_is_written());
 
-        hand_over(&settler, 1, Order::ByKey { on_dead: OnDead::Block }).await;
+        hand_over(&settler, 1, Haste::KeyWaits).await;
         settler.wait_until_written().await;
 
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -277,7 +280,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stop_writes_what_waits_for_more() {
         let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 100, alarms());
-        hand_over(&settler, BUSY, Order::None).await;
+        hand_over(&settler, BUSY, Haste::None).await;
         let places = settler.places.clone();
 
         drop(settler);
@@ -287,9 +290,9 @@ mod tests {
     }
 
     /// How long so many results wait that are there at once.
-    async fn waited(count: usize, order: Order) -> Duration {
+    async fn waited(count: usize, haste: Haste) -> Duration {
         let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());
-        hand_over(&settler, count, order).await;
+        hand_over(&settler, count, haste).await;
         let begun = Instant::now();
         tokio::spawn(settle_loop.run());
 
@@ -302,19 +305,19 @@ mod tests {
         Arc::new(Alarms::new(Duration::ZERO))
     }
 
-    async fn hand_over(settler: &Settler, count: usize, order: Order) {
+    async fn hand_over(settler: &Settler, count: usize, haste: Haste) {
         for _ in 0..count {
             let record = AttemptRecord::of(Attempt(1));
             let settlement = Settlement {
                 id: MessageId(Uuid::now_v7()),
                 lease_id: LeaseId(Uuid::new_v4()),
                 transition: Transition::Delivered,
-                order,
+                order: Order::None,
                 rest: Default::default(),
                 record,
             };
             let give_up_at = Instant::now() + Duration::from_secs(60);
-            settler.hand_over(Ready { settlement, give_up_at, place: settler.place().await, alone: None });
+            settler.hand_over(Ready { settlement, give_up_at, place: settler.place().await, alone: None, haste });
         }
     }
 }

@@ -129,6 +129,11 @@ impl Ticket {
         self.gate.clone().try_acquire_owned().ok()
     }
 
+    /// Another message of the plugin waits for its turn.
+    pub fn is_awaited(&self) -> bool {
+        self.slots.plugins().get(&self.plugin).is_some_and(|slots| slots.held > slots.concurrency)
+    }
+
     /// Waits for the right to run: as many do as the plugin's concurrency says. First come, first served; may be dropped.
     pub async fn turn(&self) -> OwnedSemaphorePermit {
         self.gate.clone().acquire_owned().await.expect("the gate is never closed")

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use outboxd_core::{Lane, MessageId, OnDead, Order, Reason, Rest, RestCause, Settlement, Transition};
-use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _, Selection};
+use outboxd_store::{Hold, MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _, Selection};
 use serde_json::{Value, json};
 
 use crate::router::{admin, get, post_json, submit};
@@ -18,7 +18,7 @@ async fn blocked() -> (Arc<MemoryStore>, MessageId) {
         store.put(MemoryMessage { topic: "orders".into(), key, payload: b"{}".to_vec(), ..MemoryMessage::default() });
     }
     let lanes = [Lane { topic: "orders".into(), slots: 2, order: Order::ByKey { on_dead: OnDead::Block } }];
-    store.arrange(&lanes).await.expect("in memory");
+    store.arrange(&lanes, Hold::All).await.expect("in memory");
     let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.expect("in memory").remove(0);
     let transition = Transition::Dead { reason: Reason::Cancelled, error: "the account is closed".into() };
     let settlement = Settlement::of(&claim, transition);
@@ -79,12 +79,12 @@ async fn the_page_shows_why_a_limited_key_rests_and_a_form_ends_it() {
     };
     put();
     let lanes = [Lane { topic: "orders".into(), slots: 1, order: Order::Limited { per_key: 2 } }];
-    store.arrange(&lanes).await.expect("in memory");
+    store.arrange(&lanes, Hold::All).await.expect("in memory");
     let claim = store.claim(&lanes, Duration::from_secs(30), u32::MAX).await.expect("in memory").remove(0);
     let rest = Rest { time: Duration::from_secs(600), cause: Some(RestCause::RetryAfter), failures: Some(5) };
     store.settle(&[Settlement { rest, ..Settlement::of(&claim, Transition::Delivered) }]).await.expect("in memory");
     put();
-    store.arrange(&lanes).await.expect("in memory");
+    store.arrange(&lanes, Hold::All).await.expect("in memory");
     let admin = admin(store.clone(), vec![], vec![]);
 
     let page = get(&admin, "/keys?state=paused").await.text;

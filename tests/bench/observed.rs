@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use outboxd_core::{Claim, Held, Lane, LeaseStatus, MessageId, Settlement, Transition};
-use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
+use outboxd_store::{DueTopic, Hold, OutboxStore, StoreError, Wake};
 use tokio::sync::watch;
 
 /// An [`OutboxStore`] that remembers what its statements did and when. Several relays may share what it saw.
@@ -79,9 +79,9 @@ impl OutboxStore for Observed {
         self.inner.due_topics().await
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
         let asked = Instant::now();
-        let arranged = self.inner.arrange(lanes).await?;
+        let arranged = self.inner.arrange(lanes, hold).await?;
         self.seen.times().arranging += asked.elapsed().as_secs_f64();
         Ok(arranged)
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use outboxd::handler::{CallControl, Handled, Handler, Handlers, Route};
 use outboxd::relay::{Relay, RelayOptions};
 use outboxd_core::{Admission, Claim, Held, Jitter, Lane, LeaseStatus, Order, Outcome, RetryPolicy, Settlement};
-use outboxd_store::{DueTopic, MemoryMessage, MemoryStore, OutboxStore, StoreError, Wake};
+use outboxd_store::{DueTopic, Hold, MemoryMessage, MemoryStore, OutboxStore, StoreError, Wake};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -57,8 +57,8 @@ impl OutboxStore for Watched {
         self.store.due_topics().await
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
-        self.store.arrange(lanes).await
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
+        self.store.arrange(lanes, hold).await
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {

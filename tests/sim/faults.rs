@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outboxd_core::{Claim, Held, Lane, LeaseStatus, Settlement};
-use outboxd_store::{DueTopic, MemoryStore, OutboxStore, StoreError, Wake};
+use outboxd_store::{DueTopic, Hold, MemoryStore, OutboxStore, StoreError, Wake};
 use tokio::time::{Instant, sleep};
 
 use crate::ledger::Ledger;
@@ -236,9 +236,9 @@ impl OutboxStore for FaultyStore {
         self.answer(answer, topics).await
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
         let answer = self.travel(What::Read).await?;
-        let arranged = self.inner.arrange(lanes).await?;
+        let arranged = self.inner.arrange(lanes, hold).await?;
         self.answer(answer, arranged).await
     }
 

@@ -7,8 +7,8 @@ use outboxd_core::{
     AttemptRecord, Claim, Held, Lane, LeaseStatus, MessageId, Order, Reason, Settlement, State, Transition,
 };
 use outboxd_store::{
-    MemoryMessage, MemoryStore, MessageDetail, OnDelivered, OutboxAdmin, OutboxStore, Store, StoreOptions, TableName,
-    migrate,
+    Hold, MemoryMessage, MemoryStore, MessageDetail, OnDelivered, OutboxAdmin, OutboxStore, Store, StoreOptions,
+    TableName, migrate,
 };
 use outboxd_test_support::postgres::TestPostgres;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
@@ -248,7 +248,7 @@ impl TestStore {
     /// What a relay does with free slots for an ordered topic.
     pub async fn claim_in_order(&self, slots: u32, order: Order) -> Vec<Claim> {
         let lanes = [Lane { order, ..lane(TOPIC, slots) }];
-        self.outbox.arrange(&lanes).await.expect("arrange");
+        self.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
         self.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
     }
 

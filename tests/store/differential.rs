@@ -79,11 +79,11 @@ impl Run {
                 let published = self.store.publish(vec![draft; *count]).await;
                 format!("{:?}", published.into_iter().map(|id| self.number(id)).collect::<Vec<_>>())
             }
-            Operation::Arrange { topics } => {
+            Operation::Arrange { topics, hold } => {
                 let topics: BTreeSet<_> = topics.iter().copied().collect();
                 // So many slots that all of it is looked at.
                 let lanes: Vec<_> = topics.into_iter().map(|topic| self.ordered(topic, 100)).collect();
-                format!("{:?}", outbox.arrange(&lanes).await.expect("arrange"))
+                format!("{:?}", outbox.arrange(&lanes, *hold).await.expect("arrange"))
             }
             Operation::Claim { lanes, lease, lapses_max } => {
                 // A topic stands in one lane.

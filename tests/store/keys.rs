@@ -3,7 +3,7 @@ use std::time::Duration;
 use outboxd_core::{
     Claim, Lane, LeaseStatus, MessageId, OnDead, Order, Rest, RestCause, Settlement, State, Transition,
 };
-use outboxd_store::{Changed, KeyFilter, KeyState};
+use outboxd_store::{Changed, Hold, KeyFilter, KeyState};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry, settlement};
 
@@ -30,6 +30,9 @@ on_every_store! {
     a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way
     a_key_with_nothing_left_is_forgotten
     many_messages_of_one_key_are_out_of_the_way_of_the_others
+    the_next_of_a_key_has_its_turn_as_soon_as_one_has_ended
+    a_few_messages_behind_the_heads_of_their_keys_may_stay_due_and_many_may_not
+    what_has_nothing_before_it_to_wait_for_is_held_though_there_are_few
 }
 
 mod databases {
@@ -299,7 +302,7 @@ async fn sqlite_holds_nothing_for_a_key_that_is_not_there() {
 async fn a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way(store: TestStore) {
     let published = store.publish_keyed(&["a", "a"]).await;
     let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 1) }];
-    store.outbox.arrange(&lanes).await.unwrap();
+    store.outbox.arrange(&lanes, Hold::All).await.unwrap();
     let between = store.claim(1).await;
     assert_eq!(ids(&between), published[..1]);
     assert_eq!(store.claim_in_order(9, BLOCK).await, []);
@@ -330,7 +333,7 @@ async fn many_messages_of_one_key_are_out_of_the_way_of_the_others(store: TestSt
     // A relay looks again as long as something was arranged.
     let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 4) }];
     for _ in 0..20 {
-        let arranged = store.outbox.arrange(&lanes).await.unwrap();
+        let arranged = store.outbox.arrange(&lanes, Hold::All).await.unwrap();
         claimed.extend(ids(&store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap()));
         if arranged == 0 {
             break;
@@ -341,7 +344,7 @@ async fn many_messages_of_one_key_are_out_of_the_way_of_the_others(store: TestSt
     assert_eq!(claimed[1], last[0]);
     let stats = store.admin.stats().await.unwrap();
     assert_eq!((stats[0].held, stats[0].processing, stats[0].pending), (899, 2, 0));
-    assert_eq!(store.outbox.arrange(&lanes).await.unwrap(), 0, "what is held costs nothing more");
+    assert_eq!(store.outbox.arrange(&lanes, Hold::All).await.unwrap(), 0, "what is held costs nothing more");
 }
 
 async fn messages_of_one_moment_come_in_the_order_of_their_inserts(store: TestStore) {
@@ -366,4 +369,52 @@ async fn a_deleted_success_lets_its_key_go_on(store: TestStore) {
 
     assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), [published[1]]);
     assert!(store.admin.show(published[0]).await.unwrap().is_none());
+}
+
+/// As a relay does that still knows of others it can claim.
+async fn the_next_of_a_key_has_its_turn_as_soon_as_one_has_ended(store: TestStore) {
+    let published = store.publish_keyed(&["a", "a", "a", "b", "b"]).await;
+    let claims = store.claim_in_order(9, BLOCK).await;
+    assert_eq!(store.state_of(published[1]).await, State::Held);
+    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
+    let claim = async || store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
+
+    store.settle_one(&claims[0], Transition::Delivered).await;
+    assert_eq!(store.state_of(published[1]).await, State::Pending);
+    let next = claim().await;
+    assert_eq!(ids(&next), [published[1]], "nobody had to look for it");
+
+    store.settle_one(&next[0], retry(Duration::ZERO)).await;
+    store.settle_one(&claims[1], dead()).await;
+    assert_eq!(ids(&claim().await), [published[1]], "it keeps its turn, and a dead one blocks its key");
+}
+
+async fn a_few_messages_behind_the_heads_of_their_keys_may_stay_due_and_many_may_not(store: TestStore) {
+    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
+    let held = async || store.admin.stats().await.unwrap()[0].held;
+    // Half of the 200 that are looked at.
+    store.publish_keyed(&["a"; 101]).await;
+    store.outbox.arrange(&lanes, Hold::InTheWay).await.unwrap();
+    assert_eq!((store.outbox.arrange(&lanes, Hold::InTheWay).await.unwrap(), held().await), (0, 0));
+    let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
+    assert_eq!(claims.len(), 1, "what stays due is not claimed before its turn");
+
+    store.publish_keyed(&["a"]).await;
+    assert_eq!((store.outbox.arrange(&lanes, Hold::InTheWay).await.unwrap(), held().await), (101, 101));
+
+    store.publish_keyed(&["a"]).await;
+    assert_eq!((store.outbox.arrange(&lanes, Hold::InTheWay).await.unwrap(), held().await), (0, 101));
+    assert_eq!((store.outbox.arrange(&lanes, Hold::All).await.unwrap(), held().await), (1, 102));
+}
+
+async fn what_has_nothing_before_it_to_wait_for_is_held_though_there_are_few(store: TestStore) {
+    store.publish_keyed(&["a"]).await;
+    let claims = store.claim_in_order(9, BLOCK).await;
+    deliver_and_rest(&store, &claims[0], MINUTE).await;
+    let waiting = store.publish_keyed(&["a", "a"]).await;
+    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
+
+    assert_eq!(store.outbox.arrange(&lanes, Hold::InTheWay).await.unwrap(), 2);
+
+    assert_eq!(store.state_of(waiting[1]).await, State::Held);
 }

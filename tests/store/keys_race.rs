@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{Claim, Lane, MessageId, OnDead, Order, Transition};
-use outboxd_store::{KeyFilter, KeyState, Selection, Store, StoreError};
+use outboxd_store::{Hold, KeyFilter, KeyState, Selection, Store, StoreError};
 use sqlx::PgConnection;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -57,7 +57,7 @@ impl Race {
     async fn relay(&self, store: Store) {
         let lanes = [Lane { order: Order::ByKey { on_dead: OnDead::Block }, ..lane(TOPIC, 3) }];
         while self.publishing.load(Relaxed) || !self.all_ended().await {
-            store.outbox.arrange(&lanes).await.expect("arrange");
+            store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
             let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
             for claim in &claims {
                 self.check(claim).await;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use outboxd_core::{Claim, Lane, LeaseStatus, MessageId, Order, Reason, Rest, Settlement, State, Transition};
-use outboxd_store::{Changed, KeyState, Selection};
+use outboxd_store::{Changed, Hold, KeyState, Selection};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, on_every_store, retry, settlement};
 use crate::keys::{BLOCK, key_state};
@@ -42,7 +42,7 @@ impl TestStore {
     pub async fn arrange_all(&self, lanes: &[Lane]) {
         for round in 0.. {
             assert!(round < 20, "arranging never ends");
-            if self.outbox.arrange(lanes).await.expect("arrange") == 0 {
+            if self.outbox.arrange(lanes, Hold::All).await.expect("arrange") == 0 {
                 break;
             }
         }

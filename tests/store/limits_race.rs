@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outboxd_core::{Claim, KEY_FAILURES_MAX, Lane, MessageId, Order, Reason, Rest, RestCause, Settlement, Transition};
-use outboxd_store::{KeyFilter, OnDelivered, Selection, Store};
+use outboxd_store::{Hold, KeyFilter, OnDelivered, Selection, Store};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, dead, draft, ids, lane, retry, settlement};
@@ -29,7 +29,7 @@ impl Race {
     async fn relay(&self, store: Store, total: usize) {
         let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 5) }];
         while self.ended.lock().unwrap().len() < total {
-            store.outbox.arrange(&lanes).await.expect("arrange");
+            store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
             let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
             claims.iter().for_each(|claim| self.begin(claim));
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -144,7 +144,7 @@ async fn a_statement_that_ends_turns_locks_their_keys_in_one_order() {
         let store = store.reconnect(|options| options.on_delivered = OnDelivered::Delete).await;
         let published = store.publish_keyed(&["h", "c", "f", "a", "e", "b", "g", "d"]).await;
         let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
-        store.outbox.arrange(&lanes).await.expect("arrange");
+        store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
         let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
         assert_eq!(claims.len(), 8);
         let mut other = store.postgres_connection().await;
@@ -185,7 +185,7 @@ async fn a_place_stays_free_for_a_message_that_was_locked_as_it_was_looked_for()
     let published = store.publish_keyed(&["a"; 4]).await;
     let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
     let arranged = async || {
-        store.outbox.arrange(&lanes).await.expect("arrange");
+        store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
         store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim")
     };
     let claims = arranged().await;
@@ -208,7 +208,7 @@ async fn a_key_is_not_forgotten_while_its_only_message_is_locked() {
     let store = TestStore::postgres().await;
     let published = store.publish_keyed(&["a"]).await;
     let lanes = [Lane { order: Order::Limited { per_key: PER_KEY }, ..lane(TOPIC, 9) }];
-    store.outbox.arrange(&lanes).await.expect("arrange");
+    store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
     let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
     let rest = Rest { failures: Some(3), ..Rest::default() };
     store.outbox.settle(&[Settlement { rest, ..settlement(&claims[0], retry(LEASE)) }]).await.expect("settle");
@@ -217,11 +217,11 @@ async fn a_key_is_not_forgotten_while_its_only_message_is_locked() {
     let locks = "select id from shop.outbox where id = $1 for update";
     sqlx::query(locks).bind(published[0].0).execute(&mut *other).await.unwrap();
 
-    store.outbox.arrange(&lanes).await.expect("arrange");
+    store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
 
     other.rollback().await.unwrap();
     store.admin.retry_now(&Selection::Ids(published), 1).await.expect("retry");
-    store.outbox.arrange(&lanes).await.expect("arrange");
+    store.outbox.arrange(&lanes, Hold::All).await.expect("arrange");
     let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.expect("claim");
     assert_eq!(claims[0].key_failures, 3);
 }

@@ -1,5 +1,5 @@
 use outboxd_core::{KEY_FAILURES_MAX, Reason, State};
-use outboxd_store::Finished;
+use outboxd_store::{Finished, Hold};
 use proptest::prelude::*;
 
 pub const TOPICS: [&str; 4] = ["a", "b", "b.c", "d"];
@@ -17,6 +17,7 @@ pub enum Operation {
     },
     Arrange {
         topics: Vec<usize>,
+        hold: Hold,
     },
     Claim {
         lanes: Vec<(usize, u32)>,
@@ -126,7 +127,8 @@ pub fn operation() -> impl Strategy<Value = Operation> {
         6 => (topic.clone(), prop::option::of(key.clone()), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
             |(topic, key, count, delay, expires, dedup)| Operation::Publish { topic, key, count, delay, expires, dedup }
         ),
-        6 => prop::collection::vec(topic.clone(), 1..=3).prop_map(|topics| Operation::Arrange { topics }),
+        6 => (prop::collection::vec(topic.clone(), 1..=3), prop::sample::select(vec![Hold::All, Hold::InTheWay]))
+            .prop_map(|(topics, hold)| Operation::Arrange { topics, hold }),
         8 => (prop::collection::vec((topic.clone(), 0u32..4), 1..=3), 1u32..4, prop_oneof![1 => 0u32..3, 4 => Just(u32::MAX)])
             .prop_map(|(lanes, lease, lapses_max)| Operation::Claim { lanes, lease, lapses_max }),
         2 => (some(3), 1u32..4).prop_map(|(leases, lease)| Operation::Renew { leases, lease }),

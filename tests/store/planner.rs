@@ -62,6 +62,8 @@ pub struct Cost {
     pub rows_read: f64,
     /// The same of the table of keys.
     pub keys_read: f64,
+    /// Pairs that its joins looked at and that did not belong together: many where it compares each with each.
+    pub mismatches: f64,
     /// The kinds of its scans.
     scans: BTreeMap<String, u32>,
 }
@@ -80,8 +82,9 @@ impl Cost {
 
     fn add(&mut self, node: &Value) {
         let kind = node["Node Type"].as_str().unwrap_or_default();
+        let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
+        self.mismatches += number("Rows Removed by Join Filter") * number("Actual Loops");
         if kind.ends_with("Scan") {
-            let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
             let each =
                 number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
             match node["Relation Name"].as_str() {
@@ -143,7 +146,7 @@ async fn settles_renewals_and_releases_search_by_id() {
     .unwrap();
     prepare(
         &mut connection,
-        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[], text[], bigint[])",
+        "settle (uuid[], uuid[], text[], bigint[], text[], text[], text[], boolean[], bigint[], text[], bigint[], boolean[])",
         SETTLE,
     )
     .await;
@@ -166,7 +169,7 @@ async fn settles_renewals_and_releases_search_by_id() {
                 "settle",
                 arguments(&[
                     "ids", "leases", "states", "waits", "nothing", "nothing", "entries", "frees", "waits", "nothing",
-                    "waits",
+                    "waits", "frees",
                 ]),
             ),
             ("release", arguments(&["ids", "leases", "waits", "nothing", "nothing", "entries"])),

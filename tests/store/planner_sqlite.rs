@@ -29,7 +29,7 @@ async fn statements_search_by_index() {
         ("forget_keys", include_str!("../../host/store/src/sqlite/sql/forget_keys.sql"), 2),
         ("choose_heads", include_str!("../../host/store/src/sqlite/sql/choose_heads.sql"), 3),
         ("let_go", include_str!("../../host/store/src/sqlite/sql/let_go.sql"), 1),
-        ("hold", include_str!("../../host/store/src/sqlite/sql/hold.sql"), 2),
+        ("hold", include_str!("../../host/store/src/sqlite/sql/hold.sql"), 3),
         ("claim_ordered", include_str!("../../host/store/src/sqlite/sql/claim_ordered.sql"), 6),
         ("claim_limited", include_str!("../../host/store/src/sqlite/sql/claim_limited.sql"), 7),
         ("astray", include_str!("../../host/store/src/sqlite/sql/astray.sql"), 3),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboxd_core::{Claim, KEY_FAILURES_MAX, Lane, Order, Rest, RestCause, Settlement, State, Transition};
-use outboxd_store::{Changed, KeyFilter, KeyState};
+use outboxd_store::{Changed, Hold, KeyFilter, KeyState};
 
 use crate::backend::{LAPSES_MAX, LEASE, TOPIC, TestStore, ids, lane, on_every_store, retry, settlement};
 use crate::keys::{BLOCK, key_state};
@@ -35,7 +35,7 @@ impl TestStore {
 async fn a_limited_key_that_rests_gives_none_of_its_messages(store: TestStore) {
     let published = store.publish_keyed(&["a", "a", "a", "b"]).await;
     let lanes = [Lane { order: TWO, ..lane(TOPIC, 1) }];
-    store.outbox.arrange(&lanes).await.unwrap();
+    store.outbox.arrange(&lanes, Hold::All).await.unwrap();
     let first = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
     assert_eq!(ids(&first), published[..1], "the second has its turn too, but is not claimed yet");
 
@@ -61,7 +61,7 @@ async fn a_limited_key_that_rests_gives_none_of_its_messages(store: TestStore) {
 async fn a_key_that_has_rested_goes_on_though_another_of_its_calls_still_runs(store: TestStore) {
     let published = store.publish_keyed(&["a"; 3]).await;
     let lanes = [Lane { order: TWO, ..lane(TOPIC, 9) }];
-    store.outbox.arrange(&lanes).await.unwrap();
+    store.outbox.arrange(&lanes, Hold::All).await.unwrap();
     let claims = store.outbox.claim(&lanes, 10 * MINUTE, LAPSES_MAX).await.unwrap();
     let rest = Rest { time: MINUTE, cause: Some(RestCause::Plugin), failures: Some(0) };
     store.settle_with(&claims[0], Transition::Delivered, rest).await;
@@ -154,7 +154,7 @@ async fn what_is_held_for_a_key_that_rests_costs_nothing_more(store: TestStore) 
     assert_eq!(store.claim_arranged(9, TWO).await, []);
 
     let lanes = [Lane { order: TWO, ..lane(TOPIC, 9) }];
-    assert_eq!(store.outbox.arrange(&lanes).await.unwrap(), 0);
+    assert_eq!(store.outbox.arrange(&lanes, Hold::All).await.unwrap(), 0);
     assert_eq!(store.outbox.due_topics().await.unwrap(), [], "nothing can start");
 }
 

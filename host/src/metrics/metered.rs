@@ -7,7 +7,7 @@ use metrics::{Histogram, counter, histogram};
 use outboxd_core::{
     Claim, Held, Lane, LeaseId, LeaseStatus, Reason, RestCause, Settlement, Transition, one_line, planted,
 };
-use outboxd_store::{DueTopic, OutboxStore, StoreError, Wake};
+use outboxd_store::{DueTopic, Hold, OutboxStore, StoreError, Wake};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -110,8 +110,8 @@ impl OutboxStore for Metered {
         self.inner.due_topics().await
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
-        self.inner.arrange(lanes).await
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
+        self.inner.arrange(lanes, hold).await
     }
 
     async fn claim(&self, lanes: &[Lane], lease: Duration, lapses_max: u32) -> Result<Vec<Claim>, StoreError> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outboxd_core::{ERROR_BYTES_MAX, LeaseId, MessageId, Rest, RestCause, Settlement, Transition, planted, safe_text};
+use outboxd_core::{
+    ERROR_BYTES_MAX, LeaseId, MessageId, Order, Rest, RestCause, Settlement, Transition, planted, safe_text,
+};
 use serde::Serialize;
 
 use crate::row::milliseconds;
@@ -25,6 +27,8 @@ pub(crate) struct Change {
     pub(crate) entry: Entry,
     /// The next message of its key may go.
     pub(crate) frees_key: bool,
+    /// And has its turn at once, where its key does not rest.
+    pub(crate) in_order: bool,
     pub(crate) rest_ms: i64,
     /// Why it rests.
     pub(crate) cause: Option<&'static str>,
@@ -71,6 +75,7 @@ impl Change {
             lease_id: settlement.lease_id,
             state,
             frees_key: settlement.order.frees_key(transition),
+            in_order: matches!(settlement.order, Order::ByKey { .. }),
             rest_ms: milliseconds(rest.time),
             cause: rest.cause.map(RestCause::as_str),
             key_failures: rest.failures,

@@ -34,7 +34,7 @@ pub use error::StoreError;
 pub use memory::{MemoryMessage, MemoryStore};
 pub use migrate::{Migrated, Printed, check_version, migrate, print_migrations};
 pub use options::{Notify, OnDelivered, Pooler, SqliteSynchronous, StoreOptions};
-pub use outbox::{DueTopic, OutboxStore, Wake};
+pub use outbox::{DueTopic, Hold, OutboxStore, Wake};
 pub use outboxd_core::TableName;
 #[cfg(feature = "planted-bugs")]
 pub use planted::statement as planted_statement;

@@ -22,10 +22,10 @@ pub trait OutboxStore: Send + Sync {
     async fn due_topics(&self) -> Result<Vec<DueTopic>, StoreError>;
 
     /// Prepares a claim of those `lanes` in which keys are a unit of delivery; the others are none of its business. Of each
-    /// key it chooses the message whose turn it is, the first in publish order, or so many as the lane allows, and makes the
-    /// others `held` that are due. Answers how many messages it found a place for: where that is some, another look may find
-    /// more.
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError>;
+    /// key it chooses the message whose turn it is, the first in publish order, or so many as the lane allows, and makes of the
+    /// others `held` that are due what `hold` says. Answers how many messages it found a place for: where that is some, another
+    /// look may find more.
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError>;
 
     /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none, and none that would
     /// have lost more than `lapses_max` leases by now. Of a lane in which keys are a unit of delivery only what
@@ -41,7 +41,7 @@ pub trait OutboxStore: Send + Sync {
 
     /// Writes each transition whose lease is still held, all in one statement; the others change nothing and are `Lost`.
     /// Answers in the order of `settlements`, which name no message twice. Takes every transition but `Released`. Where the
-    /// settlement's order says so, the next message of its key may go.
+    /// settlement's order says so, the next message of its key may go; of an ordered key that does not rest it has its turn at once.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<LeaseStatus>, StoreError>;
 
     /// Gives messages back, attempts unspent, lapses as they were, due again after the transition's delay.
@@ -54,6 +54,26 @@ pub trait OutboxStore: Send + Sync {
     /// May be dropped: it waits on a signal that the listener's own task raises, never on the database itself. A signal
     /// raised while nobody waits is kept for the next wait.
     async fn wait_for_work(&self, at_most: Duration) -> Wake;
+}
+
+/// Which due messages an arrange holds that wait for their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// All: what is due then can start.
+    All,
+    /// Those of an ordered key at whose head nothing is; and those behind a head where they are more than half of what a claim
+    /// looks at. Mostly their turn comes soon, and to hold one and let it go is two writes.
+    InTheWay,
+}
+
+impl Hold {
+    /// How many of a topic may stay due behind the heads of their keys, of so many that are looked at.
+    pub(crate) fn behind_max(self, window: i64) -> i64 {
+        match self {
+            Hold::All => 0,
+            Hold::InTheWay => window / 2,
+        }
+    }
 }
 
 /// How many due messages of an ordered topic are looked at in one statement.

@@ -6,7 +6,7 @@ use axum::http::Request;
 use outboxd::cli::{story, without_password};
 use outboxd_core::{AttemptRecord, LeaseStatus, MessageId, Reason, Settlement, Transition, one_line, safe_text};
 use outboxd_core::{Claim, Lane, OnDead, Order};
-use outboxd_store::{MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _};
+use outboxd_store::{Hold, MemoryMessage, MemoryStore, OutboxAdmin as _, OutboxStore as _};
 use scraper::Html;
 use tower::ServiceExt as _;
 
@@ -64,7 +64,7 @@ async fn shown_of(text: &str) -> Shown {
 async fn fail(store: &MemoryStore, id: MessageId, text: &str) {
     let order = Order::ByKey { on_dead: OnDead::Block };
     let lanes = [Lane { topic: text.into(), slots: 1, order }];
-    store.arrange(&lanes).await.expect("the memory store answers");
+    store.arrange(&lanes, Hold::All).await.expect("the memory store answers");
     let claims = store.claim(&lanes, Duration::from_secs(9), 3).await.expect("the memory store answers");
     let [Claim { lease_id, attempt, .. }] = &claims[..] else { panic!("{} claims", claims.len()) };
     let record = AttemptRecord {

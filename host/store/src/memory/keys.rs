@@ -7,7 +7,7 @@ use outboxd_core::{Lane, MessageId, RestCause, State};
 
 use super::{Row, Table, is_live};
 use crate::limited::{Astray, LimitedKey};
-use crate::outbox::per_key;
+use crate::outbox::{Hold, per_key};
 use crate::{KEY_DEPTH_MAX, KeyFilter, KeyState, KeySummary, SpacedTopic};
 
 /// A topic and a key of it.
@@ -32,6 +32,8 @@ pub(super) struct Key {
 pub(super) struct Told {
     pub(super) id: MessageId,
     pub(super) frees: bool,
+    /// The next has its turn at once, where the key does not rest.
+    pub(super) in_order: bool,
     pub(super) rest_ms: i64,
     pub(super) cause: Option<&'static str>,
     /// How many calls its target has failed in a row, where that is known.
@@ -41,7 +43,7 @@ pub(super) struct Told {
 impl Told {
     /// Its turn has ended, and that is all.
     pub(super) fn frees(id: MessageId) -> Told {
-        Told { id, frees: true, rest_ms: 0, cause: None, failures: None }
+        Told { id, frees: true, in_order: false, rest_ms: 0, cause: None, failures: None }
     }
 }
 
@@ -71,7 +73,7 @@ impl Key {
 
 impl Table {
     /// As the databases' statements do it: of each topic `window` due messages are looked at, and `keys_max` free keys.
-    pub(super) fn arrange(&mut self, topics: &[&str], window: usize, keys_max: usize) -> u64 {
+    pub(super) fn arrange(&mut self, topics: &[&str], window: usize, keys_max: usize, hold: Hold) -> u64 {
         let now = self.now();
         let mut due: Vec<MessageId> = Vec::new();
         let mut asked: BTreeSet<KeyName> = BTreeSet::new();
@@ -99,27 +101,44 @@ impl Table {
             if self.keys.get(&name).is_none_or(|key| key.head.is_some() || key.free_at > now) {
                 continue;
             }
-            let Some(first) = self.first_of(&name) else {
-                // One under a lost lease does not wait yet: it is held below, and needs its key.
-                if !names.contains(&name) {
-                    self.keys.remove(&name);
-                }
-                continue;
-            };
-            if let Some(row) = self.rows.get_mut(&first) {
-                row.state = State::Pending;
+            // One under a lost lease does not wait yet: it is held below, and needs its key.
+            match self.go_on(&name) {
+                true => arranged += 1,
+                false if !names.contains(&name) => drop(self.keys.remove(&name)),
+                false => {}
             }
-            self.keys.entry(name).and_modify(|key| key.head = Some(first));
-            arranged += 1;
         }
-        for id in due {
-            if self.is_at_head(id) {
+        let astray: Vec<MessageId> = due.into_iter().filter(|id| !self.is_at_head(*id)).collect();
+        let mut behind: BTreeMap<String, usize> = BTreeMap::new();
+        for id in astray.iter().filter(|id| self.is_behind(**id)) {
+            *behind.entry(self.rows[id].topic.clone()).or_default() += 1;
+        }
+        for id in astray {
+            let topic = &self.rows[&id].topic;
+            let crowd = behind.get(topic).copied().unwrap_or(0) as i64;
+            if self.is_behind(id) && crowd <= hold.behind_max(window as i64) {
                 continue;
             }
             self.rows.entry(id).and_modify(Row::hold);
             arranged += 1;
         }
         arranged
+    }
+
+    /// Gives the next message of a key its turn; answers whether there is one.
+    fn go_on(&mut self, name: &KeyName) -> bool {
+        let Some(first) = self.first_of(name) else { return false };
+        if let Some(row) = self.rows.get_mut(&first) {
+            row.state = State::Pending;
+        }
+        self.keys.entry(name.clone()).and_modify(|key| key.head = Some(first));
+        true
+    }
+
+    /// Another message is at the head of its key.
+    fn is_behind(&self, id: MessageId) -> bool {
+        let Some(name) = self.rows.get(&id).and_then(Row::key_name) else { return false };
+        self.keys.get(&name).is_some_and(|key| key.head.is_some_and(|head| head != id))
     }
 
     fn oldest_due(&self, topic: &str, now: i64, limit: usize) -> Vec<MessageId> {
@@ -180,12 +199,16 @@ impl Table {
             if frees || longest.is_some() {
                 key.free_at = key.free_at.max(until);
             }
+            let goes_on = frees && told.iter().all(|one| one.in_order) && key.turns.is_empty() && key.free_at <= now;
             let failures: Vec<u32> = told.iter().filter_map(|one| one.failures).collect();
             key.failures = match (failures.contains(&0), failures.iter().max()) {
                 (true, _) => 0,
                 (false, Some(most)) => key.failures.max(*most),
                 (false, None) => key.failures,
             };
+            if goes_on {
+                self.go_on(&name);
+            }
         }
     }
 

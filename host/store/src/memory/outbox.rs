@@ -10,7 +10,7 @@ use outboxd_core::{
 use super::keys::Told;
 use super::{MemoryStore, Row};
 use crate::change::Change;
-use crate::outbox::{Kinds, keys_max, kinds, window};
+use crate::outbox::{Hold, Kinds, keys_max, kinds, window};
 use crate::row::{lets_go_on, milliseconds};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -35,11 +35,11 @@ impl OutboxStore for MemoryStore {
         Ok(topics.into_iter().map(|(topic, due)| DueTopic { topic: topic.into(), oldest_due: waited(due) }).collect())
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
         let Kinds { ordered, limited, .. } = kinds(lanes);
         let topics: Vec<&str> = ordered.iter().map(|lane| lane.topic.as_str()).collect();
         let mut table = self.table();
-        let arranged = table.arrange(&topics, window(&ordered) as usize, keys_max(&ordered) as usize);
+        let arranged = table.arrange(&topics, window(&ordered) as usize, keys_max(&ordered) as usize, hold);
         Ok(arranged + table.arrange_limited(&limited, window(&limited) as usize, keys_max(&limited) as usize))
     }
 
@@ -130,8 +130,8 @@ impl MemoryStore {
             }
             held.push((change.id, change.lease_id));
             if let Some(name) = table.key_of_turn(change.id).filter(|_| change.tells_key()) {
-                let Change { id, frees_key: frees, rest_ms, cause, key_failures: failures, .. } = change;
-                told.push((name, Told { id, frees, rest_ms, cause, failures }));
+                let Change { id, frees_key: frees, in_order, rest_ms, cause, key_failures: failures, .. } = change;
+                told.push((name, Told { id, frees, in_order, rest_ms, cause, failures }));
             }
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);

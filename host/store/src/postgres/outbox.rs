@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Postgres;
 use crate::change::Change;
-use crate::outbox::{Kinds, keys_max, kinds, per_key, window};
+use crate::outbox::{Hold, Kinds, keys_max, kinds, per_key, window};
 use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -47,15 +47,16 @@ impl OutboxStore for Postgres {
         claims(rows, lanes)
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
         let Kinds { ordered, limited, .. } = kinds(lanes);
         let mut arranged = 0;
         if !ordered.is_empty() {
-            arranged += self.arrange_lanes(&ordered, &self.sql.arrange, None).await?;
+            let behind_max = hold.behind_max(window(&ordered));
+            arranged += self.arrange_lanes(&ordered, Arrange::Ordered { behind_max }).await?;
         }
         if !limited.is_empty() {
             let per_key = limited.iter().map(|lane| per_key(lane)).collect();
-            arranged += self.arrange_lanes(&limited, &self.sql.arrange_limited, Some(per_key)).await?;
+            arranged += self.arrange_lanes(&limited, Arrange::Limited { per_key }).await?;
         }
         self.made_dead(arranged);
         Ok(arranged)
@@ -159,15 +160,10 @@ impl Postgres {
     }
 
     /// Finds places in lanes of one kind by its statement.
-    async fn arrange_lanes(
-        &self,
-        lanes: &[&Lane],
-        sql: &Arc<str>,
-        per_key: Option<Vec<i64>>,
-    ) -> Result<u64, StoreError> {
+    async fn arrange_lanes(&self, lanes: &[&Lane], arrange: Arrange) -> Result<u64, StoreError> {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let (window, keys) = (window(lanes), keys_max(lanes));
-        let once = || self.arrange_once(sql, topics.clone(), per_key.clone(), window, keys);
+        let once = || self.arrange_once(arrange.clone(), topics.clone(), window, keys);
         let (unknown, arranged) = once().await?;
         if unknown == 0 {
             return Ok(arranged);
@@ -185,20 +181,25 @@ impl Postgres {
     /// How many due messages have a key that is not there yet, and how many messages found their place.
     async fn arrange_once(
         &self,
-        sql: &Arc<str>,
+        arrange: Arrange,
         topics: Vec<String>,
-        per_key: Option<Vec<i64>>,
         window: i64,
         keys: i64,
     ) -> Result<(i64, u64), StoreError> {
+        let sql = match &arrange {
+            Arrange::Ordered { .. } => &self.sql.arrange,
+            Arrange::Limited { .. } => &self.sql.arrange_limited,
+        };
         let (sql, prepared) = (AssertSqlSafe(sql.clone()), self.prepared);
         let (unknown, arranged): (i64, i64) = self
             .claims
             .run(move |connection| {
                 let query = sqlx::query_as(sql).persistent(prepared).bind(topics);
-                let query = match per_key {
-                    None => query.bind(window).bind(keys),
-                    Some(per_key) => query.bind(per_key).bind(window).bind(keys).bind(i64::from(KEY_FAILURES_MAX)),
+                let query = match arrange {
+                    Arrange::Ordered { behind_max } => query.bind(window).bind(keys).bind(behind_max),
+                    Arrange::Limited { per_key } => {
+                        query.bind(per_key).bind(window).bind(keys).bind(i64::from(KEY_FAILURES_MAX))
+                    }
                 };
                 Box::pin(query.fetch_one(connection))
             })
@@ -220,7 +221,8 @@ impl Postgres {
                 let query =
                     query.bind(changes.after_ms).bind(changes.reasons).bind(changes.errors).bind(changes.entries);
                 let query = query.bind(changes.frees_key).bind(changes.rest_ms);
-                Box::pin(query.bind(changes.causes).bind(changes.key_failures).fetch_all(connection))
+                let query = query.bind(changes.causes).bind(changes.key_failures).bind(changes.in_order);
+                Box::pin(query.fetch_all(connection))
             })
             .await
     }
@@ -229,13 +231,24 @@ impl Postgres {
     async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow>, StoreError> {
         let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
             changes.iter().map(|change| (change.id.0, change.lease_id.0)).unzip();
+        let in_order: Vec<bool> = changes.iter().map(|change| change.in_order).collect();
         let (sql, prepared) = (AssertSqlSafe(self.sql.settle_delete.clone()), self.prepared);
         self.settles
             .run(move |connection| {
-                Box::pin(sqlx::query_as(sql).persistent(prepared).bind(ids).bind(lease_ids).fetch_all(connection))
+                let query = sqlx::query_as(sql).persistent(prepared).bind(ids).bind(lease_ids).bind(in_order);
+                Box::pin(query.fetch_all(connection))
             })
             .await
     }
+}
+
+/// How messages of lanes of one kind find their places.
+#[derive(Clone)]
+enum Arrange {
+    /// Of each topic so many may stay due behind the heads of their keys.
+    Ordered { behind_max: i64 },
+    /// So many messages of a key of each topic at a time.
+    Limited { per_key: Vec<i64> },
 }
 
 /// A lease as the statements take it: how long, never until when.
@@ -257,6 +270,7 @@ struct Columns {
     rest_ms: Vec<i64>,
     causes: Vec<Option<&'static str>>,
     key_failures: Vec<Option<i64>>,
+    in_order: Vec<bool>,
 }
 
 impl From<Vec<Change>> for Columns {
@@ -274,6 +288,7 @@ impl From<Vec<Change>> for Columns {
             columns.rest_ms.push(change.rest_ms);
             columns.causes.push(change.cause);
             columns.key_failures.push(change.key_failures.map(i64::from));
+            columns.in_order.push(change.in_order);
         }
         columns
     }

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::Sqlite;
 use crate::change::Change;
-use crate::outbox::{Kinds, keys_max, kinds, slots_max, window};
+use crate::outbox::{Hold, Kinds, keys_max, kinds, slots_max, window};
 use crate::row::{ClaimRow, DueRow, HeldRow, claims, fence, in_order, lets_go_on, milliseconds, statuses};
 use crate::{DueTopic, OutboxStore, StoreError, Wake};
 
@@ -41,11 +41,11 @@ impl OutboxStore for Sqlite {
         claims(rows, lanes)
     }
 
-    async fn arrange(&self, lanes: &[Lane]) -> Result<u64, StoreError> {
+    async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError> {
         let Kinds { ordered, limited, .. } = kinds(lanes);
         let mut arranged = 0;
         if !ordered.is_empty() {
-            arranged += self.arrange_ordered(&ordered).await?;
+            arranged += self.arrange_ordered(&ordered, hold).await?;
         }
         if !limited.is_empty() {
             arranged += self.arrange_limited(&limited).await?;
@@ -126,9 +126,10 @@ impl Sqlite {
     }
 
     /// Finds places in ordered lanes.
-    async fn arrange_ordered(&self, lanes: &[&Lane]) -> Result<u64, StoreError> {
+    async fn arrange_ordered(&self, lanes: &[&Lane], behind: Hold) -> Result<u64, StoreError> {
         let topics = json!(lanes.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
         let (window, keys) = (window(lanes), keys_max(lanes));
+        let behind_max = behind.behind_max(window);
         let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
         let (add_keys, forget_keys, end_turns, choose_heads, let_go, hold) = (
             sql(&self.sql.add_keys),
@@ -150,7 +151,8 @@ impl Sqlite {
                 let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
                 let heads: Vec<String> = heads.into_iter().flatten().collect();
                 sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
-                let held = sqlx::query(hold).bind(topics).bind(window).execute(&mut *transaction).await?;
+                let hold = sqlx::query(hold).bind(topics).bind(window).bind(behind_max);
+                let held = hold.execute(&mut *transaction).await?;
                 transaction.commit().await?;
                 Ok(ended.rows_affected() + heads.len() as u64 + held.rows_affected())
             })
@@ -189,6 +191,7 @@ impl Sqlite {
                 let told = json!({
                     "id": id,
                     "frees": change.frees_key,
+                    "in_order": change.in_order,
                     "rest_ms": change.rest_ms,
                     "cause": change.cause,
                     "failures": change.key_failures,
@@ -197,7 +200,7 @@ impl Sqlite {
             })
             .collect();
         let (changes, held) = (json(changes), AssertSqlSafe(self.sql.held.clone()));
-        let free_keys = AssertSqlSafe(self.sql.free_keys.clone());
+        let (free_keys, let_go) = (AssertSqlSafe(self.sql.free_keys.clone()), AssertSqlSafe(self.sql.let_go.clone()));
         self.write(move |connection| {
             Box::pin(async move {
                 let mut transaction = connection.begin_with("begin immediate").await?;
@@ -206,7 +209,12 @@ impl Sqlite {
                 let told: Vec<_> = rows.iter().filter_map(HeldRow::id_of_keyed).filter_map(|id| told.get(id)).collect();
                 if !told.is_empty() {
                     // Before any of them is deleted.
-                    sqlx::query(free_keys).bind(json!(told).to_string()).execute(&mut *transaction).await?;
+                    let free = sqlx::query_scalar(free_keys).bind(json!(told).to_string());
+                    let heads: Vec<Option<String>> = free.fetch_all(&mut *transaction).await?;
+                    let heads: Vec<String> = heads.into_iter().flatten().collect();
+                    if !heads.is_empty() {
+                        sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
+                    }
                 }
                 for statement in statements {
                     sqlx::query(AssertSqlSafe(statement)).bind(changes.clone()).execute(&mut *transaction).await?;

@@ -1,5 +1,5 @@
 -- Chooses whose turn it is in ordered topics, and holds the messages that must wait: $1 topics, $2 how many due messages of each
--- to look at, $3 how many keys of each to go on with. Returns how many due messages have a key that is not there yet, and how
+-- to look at, $3 how many keys of each to go on with, $4 how many messages of each may stay due behind the heads of their keys. Returns how many due messages have a key that is not there yet, and how
 -- many messages were held or have their turn.
 --
 -- Keys are locked first, and then seen as they are now, not as they were when the statement began; messages are locked before
@@ -10,8 +10,14 @@ with lane as materialized (
     select asked.topic from unnest($1::text[]) as asked (topic)
 ),
 -- Due, but not at the head of their key, or with turns from before the topic was ordered.
-astray as materialized (
-    select due.id, due.topic, due.key
+due as materialized (
+    select head.id, head.topic, head.key,
+        (
+            select case when k.turns <> '{}' or k.head is null then 'free' when k.head = head.id then 'head' else 'behind' end
+            from {keys} as k
+            where k.topic = head.topic
+                and k.key = head.key
+        ) as place
     from lane
     cross join lateral (
         select o.id, o.topic, o.key
@@ -21,9 +27,22 @@ astray as materialized (
             and o.available_at <= now()
         order by o.available_at, o.id
         limit $2
-    ) as due
-    where due.key is not null
-        and due.id is distinct from (select k.head from {keys} as k where k.topic = due.topic and k.key = due.key and k.turns = '{}')
+    ) as head
+    where head.key is not null
+),
+crowded as materialized (
+    select due.topic
+    from due
+    where due.place = 'behind'
+    group by due.topic
+    having count(*) > $4
+),
+astray as materialized (
+    select due.id, due.topic, due.key
+    from due
+    where due.place is null
+        or due.place = 'free'
+        or due.place = 'behind' and due.topic in (select crowded.topic from crowded)
 ),
 asked as materialized (
     select a.topic, a.key from astray as a
@@ -42,6 +61,7 @@ asked as materialized (
 ),
 chosen as materialized (
     select
+        k.place,
         k.topic,
         k.key,
         k.head,
@@ -63,7 +83,7 @@ chosen as materialized (
         end as first
     from asked
     cross join lateral (
-        select l.topic, l.key, l.head, l.turns, l.holds, l.free_at
+        select l.ctid as place, l.topic, l.key, l.head, l.turns, l.holds, l.free_at
         from {keys} as l
         where l.topic = asked.topic
             and l.key = asked.key
@@ -87,6 +107,8 @@ behind as materialized (
             join chosen as c on c.topic = a.topic and c.key = a.key
             where a.id is distinct from c.head
                 and a.id is distinct from c.first
+                -- A key that goes on with none has nothing to wait for.
+                and (c.head is null and c.first is null or $4 = 0 or a.topic in (select crowded.topic from crowded))
         ))
         and o.state in ('pending', 'processing')
         and o.available_at <= now()
@@ -105,36 +127,42 @@ held as (
         lease_id = null
     where m.id = any (array(select behind.id from behind))
 ),
+-- They are locked: what is found there is what is written.
 noted as (
-    update {keys} as k
-    set head = case when c.first in (select next.id from next) then c.first else c.head end,
+    insert into {keys} as k (topic, key, head, holds)
+    select c.topic, c.key, c.head, c.holds
+    from (
+        select
+            c.topic,
+            c.key,
+            case when c.first in (select next.id from next) then c.first else c.head end as head,
+            case when (c.topic, c.key) in (select b.topic, b.key from behind as b) then 1 else 0 end as holds,
+            c.head as head_before,
+            c.turns
+        from chosen as c
+    ) as c
+    where c.head is distinct from c.head_before
+        or c.holds > 0
+        or cardinality(c.turns) > 0
+    on conflict (topic, key) do update
+    set head = excluded.head,
         -- From before the topic was ordered: there the head alone has its turn.
         turns = '{}',
-        holds = k.holds + case when (c.topic, c.key) in (select b.topic, b.key from behind as b) then 1 else 0 end
-    from chosen as c
-    where k.topic = any ($1::text[])
-        and k.key = any (array(select chosen.key from chosen))
-        and k.topic = c.topic
-        and k.key = c.key
-        and (
-            c.first in (select next.id from next)
-            or (c.topic, c.key) in (select b.topic, b.key from behind as b)
-            or cardinality(c.turns) > 0
-        )
+        holds = k.holds + excluded.holds
 ),
 gone as (
     delete from {keys} as k
-    using chosen as c
-    where k.topic = any ($1::text[])
-        and k.key = any (array(select chosen.key from chosen))
-        and k.topic = c.topic
-        and k.key = c.key
-        and c.head is null
-        and c.first is null
-        and c.free_at <= now()
-        -- Otherwise a message was held since this statement began, and is not seen here.
-        and c.holds = c.holds_seen
-        and (c.topic, c.key) not in (select a.topic, a.key from astray as a)
+    where k.ctid = any (array(
+        select c.place
+        from chosen as c
+        where c.head is null
+            and c.first is null
+            and c.free_at <= now()
+            and cardinality(c.turns) = 0
+            -- Otherwise a message was held since this statement began, and is not seen here.
+            and c.holds = c.holds_seen
+            and (c.topic, c.key) not in (select a.topic, a.key from astray as a)
+    ))
 )
 select
     (

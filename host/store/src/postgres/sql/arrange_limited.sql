@@ -45,6 +45,7 @@ asked as materialized (
 ),
 chosen as materialized (
     select
+        k.place,
         k.topic,
         k.key,
         k.head,
@@ -63,7 +64,7 @@ chosen as materialized (
         end as room
     from asked
     cross join lateral (
-        select l.topic, l.key, l.head, l.turns, l.holds, l.failures, l.free_at
+        select l.ctid as place, l.topic, l.key, l.head, l.turns, l.holds, l.failures, l.free_at
         from {keys} as l
         where l.topic = asked.topic
             and l.key = asked.key
@@ -181,6 +182,7 @@ taken as materialized (
 ),
 arranged as materialized (
     select
+        c.place,
         c.topic,
         c.key,
         c.head,
@@ -202,10 +204,14 @@ arranged as materialized (
     left join taken on taken.topic = c.topic and taken.key = c.key
     left join later on later.topic = c.topic and later.key = c.key
 ),
+-- They are locked: what is found there is what is written.
 noted as (
-    update {keys} as k
-    set turns = a.turns,
-        head = case
+    insert into {keys} as k (topic, key, turns, head, holds)
+    select
+        a.topic,
+        a.key,
+        a.turns,
+        case
             -- Somebody has to look when it has rested.
             when a.rests then null
             -- There may be more for whom there is room.
@@ -214,31 +220,33 @@ noted as (
             when cardinality(a.turns) > 0 then a.turns[1]
             else a.later
         end,
-        holds = k.holds + case when a.holds_more then 1 else 0 end
+        case when a.holds_more then 1 else 0 end
     from arranged as a
-    where k.topic = any ($1::text[])
-        and k.key = any (array(select arranged.key from arranged))
-        and k.topic = a.topic
-        and k.key = a.key
-        and (cardinality(a.turns) > 0 or cardinality(a.turns_before) > 0 or a.later is not null or a.holds_more)
+    where cardinality(a.turns) > 0
+        or cardinality(a.turns_before) > 0
+        or a.later is not null
+        or a.holds_more
+    on conflict (topic, key) do update
+    set turns = excluded.turns,
+        head = excluded.head,
+        holds = k.holds + excluded.holds
 ),
 gone as (
     delete from {keys} as k
-    using arranged as a
-    where k.topic = any ($1::text[])
-        and k.key = any (array(select arranged.key from arranged))
-        and k.topic = a.topic
-        and k.key = a.key
-        and a.room > 0
-        and cardinality(a.turns_before) = 0
-        -- Otherwise a turn has ended since this statement began, and how is not seen here.
-        and a.turns_seen = 0
-        and not exists (
-            select from {table} as o where o.topic = a.topic and o.key = a.key and o.state in ('pending', 'held')
-        )
-        and a.is_sure
-        and (a.topic, a.key) not in (select w.topic, w.key from wanted as w)
-        and (a.topic, a.key) not in (select s.topic, s.key from astray as s)
+    where k.ctid = any (array(
+        select a.place
+        from arranged as a
+        where a.room > 0
+            and cardinality(a.turns_before) = 0
+            -- Otherwise a turn has ended since this statement began, and how is not seen here.
+            and a.turns_seen = 0
+            and not exists (
+                select from {table} as o where o.topic = a.topic and o.key = a.key and o.state in ('pending', 'held')
+            )
+            and a.is_sure
+            and (a.topic, a.key) not in (select w.topic, w.key from wanted as w)
+            and (a.topic, a.key) not in (select s.topic, s.key from astray as s)
+    ))
 )
 select
     (

@@ -46,6 +46,8 @@ where m.id = any (array(
                             and k.key = w.key
                         for share skip locked
                     )
+                -- As many again, for those that another relay claims at this moment.
+                limit 2 * lane.slots
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

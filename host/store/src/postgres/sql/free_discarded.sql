@@ -9,25 +9,28 @@ with of_key as materialized (
         and m.key is not null
     group by m.topic, m.key
 ),
--- In one order: otherwise two of these statements could wait for each other's keys in a circle. The arrays below are read before
--- the first key is changed, so all of them are locked by then.
+-- In one order: otherwise two of these statements could wait for each other's keys in a circle. Each is looked up by itself, and
+-- written by what the primary key finds: the planner knows nothing of how many there are.
 locked as materialized (
-    select k.topic, k.key
-    from of_key as o
-    join {keys} as k on k.topic = o.topic and k.key = o.key
-    where k.topic = any (array(select of_key.topic from of_key))
-        and k.key = any (array(select of_key.key from of_key))
-        and (k.head = any (o.ids) or k.turns && o.ids)
-    order by k.topic, k.key
-    for no key update of k
+    select k.*, o.ids
+    from (select * from of_key order by of_key.topic, of_key.key) as o
+    cross join lateral (
+        select l.topic, l.key, l.turns, l.free_at
+        from {keys} as l
+        where l.topic = o.topic
+            and l.key = o.key
+            and (l.head = any (o.ids) or l.turns && o.ids)
+        for no key update of l
+    ) as k
 )
-update {keys} as k
+insert into {keys} as k (topic, key, turns, free_at)
+select
+    l.topic,
+    l.key,
+    array(select o.id from unnest(l.turns) as o (id) where o.id <> all (l.ids)),
+    greatest(l.free_at, now())
+from locked as l
+on conflict (topic, key) do update
 set head = null,
-    turns = array(select t.id from unnest(k.turns) as t (id) where t.id <> all (o.ids)),
-    free_at = greatest(k.free_at, now())
-from of_key as o
-where k.topic = any (array(select locked.topic from locked))
-    and k.key = any (array(select locked.key from locked))
-    and k.topic = o.topic
-    and k.key = o.key
-    and (k.head = any (o.ids) or k.turns && o.ids)
+    turns = excluded.turns,
+    free_at = excluded.free_at

@@ -3,10 +3,11 @@
 -- Nothing ever waits for a lock: what is locked is left for the next time. What is let go leaves the index that is read here.
 with chosen as materialized (
     select
+        k.place,
         k.key,
         k.holds,
         (select s.holds from {keys} as s where s.topic = $1 and s.key = k.key) as holds_seen
-    from (select l.key, l.holds from {keys} as l where l.topic = $1 order by l.key limit $2 for update skip locked) as k
+    from (select l.ctid as place, l.key, l.holds from {keys} as l where l.topic = $1 order by l.key limit $2 for update skip locked) as k
 ),
 waiting as materialized (
     select w.id, w.key
@@ -37,14 +38,14 @@ let_go as (
 ),
 gone as (
     delete from {keys} as k
-    using chosen as c
-    where k.topic = $1
-        and k.key = any (array(select chosen.key from chosen))
-        and k.key = c.key
-        and c.holds = c.holds_seen
-        -- All of them were looked at, or the limit ended the search.
-        and (select count(*) from waiting) < $2
-        and c.key not in (select w.key from waiting as w)
+    where k.ctid = any (array(
+        select c.place
+        from chosen as c
+        where c.holds = c.holds_seen
+            -- All of them were looked at, or the limit ended the search.
+            and (select count(*) from waiting) < $2
+            and c.key not in (select w.key from waiting as w)
+    ))
     returning k.key
 )
 select (select count(*) from let_go) + (select count(*) from gone) as changed

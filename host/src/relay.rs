@@ -49,7 +49,7 @@ pub struct RelayOptions {
     /// So many lost leases make a message `crashed`: it probably kills its relays. At least 2. Default 3.
     pub max_lapses: u32,
     /// Calls under way and results not written yet, at most, for each call at once: a relay that dies has so many delivered
-    /// twice at worst, and one whose disk is slow goes on calling meanwhile. Default 8.
+    /// twice at worst, and one whose disk is slow goes on calling meanwhile. Default 16.
     pub places_per_call: usize,
 }
 
@@ -61,7 +61,7 @@ impl Default for RelayOptions {
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(25),
             max_lapses: MAX_LAPSES_DEFAULT,
-            places_per_call: 8,
+            places_per_call: 16,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use outboxd_core::{LeaseStatus, Settlement, Transition, planted};
@@ -22,10 +23,10 @@ const BATCH_MAX: usize = 500;
 /// So many results that came while one statement ran say that more are coming.
 const BUSY: usize = 4;
 
-/// A statement of so many costs hardly more a result than a larger one; one of a few costs three times as much.
-const ENOUGH: usize = 128;
+/// A statement of so many is worth no more wait: most of what it costs is theirs. One of a few costs three times as much a result.
+const ENOUGH: usize = 400;
 
-/// How long a few wait for more. Nobody waits for them: their calls are over. Those that die with their relay meanwhile come twice.
+/// How long fewer than that wait for more. Nobody waits for them: their calls are over. Those that die with their relay meanwhile come twice.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// A result to be written.
@@ -54,6 +55,8 @@ pub enum Haste {
 pub struct Settler {
     queue: mpsc::UnboundedSender<Ready>,
     hurry: Arc<Notify>,
+    /// How many wait to be written.
+    queued: Arc<AtomicUsize>,
     places: Arc<Semaphore>,
     places_all: usize,
 }
@@ -62,8 +65,9 @@ pub struct Settler {
 pub struct SettleLoop {
     store: Arc<dyn OutboxStore>,
     queue: mpsc::UnboundedReceiver<Ready>,
-    /// Something came that does not wait for more.
+    /// Something came that does not wait for more, or enough have come.
     hurry: Arc<Notify>,
+    queued: Arc<AtomicUsize>,
     outage: Outage,
     alarms: Arc<Alarms>,
 }
@@ -73,10 +77,11 @@ impl Settler {
     /// `alarms` are set for keys that rest.
     pub fn new(store: Arc<dyn OutboxStore>, places: usize, alarms: Arc<Alarms>) -> (Settler, SettleLoop) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let hurry = Arc::new(Notify::new());
+        let (hurry, queued) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
         let free = Arc::new(Semaphore::new(places));
-        let settler = Settler { queue: sender, hurry: hurry.clone(), places: free, places_all: places };
-        (settler, SettleLoop { store, queue: receiver, hurry, outage: Outage::new("settling"), alarms })
+        let settler =
+            Settler { queue: sender, hurry: hurry.clone(), queued: queued.clone(), places: free, places_all: places };
+        (settler, SettleLoop { store, queue: receiver, hurry, queued, outage: Outage::new("settling"), alarms })
     }
 
     /// How many calls may begin before results have to be written.
@@ -108,9 +113,11 @@ impl Settler {
             }
         );
         let haste = ready.haste;
+        let queued = self.queued.fetch_add(1, Relaxed) + 1;
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
-        if haste == Haste::KeyWaits {
+        // Once, not for each: that would wake the loop for nothing.
+        if queued == ENOUGH || haste == Haste::KeyWaits {
             self.hurry.notify_one();
         }
     }
@@ -119,19 +126,23 @@ impl Settler {
 impl SettleLoop {
     pub async fn run(mut self) {
         let mut ready = Vec::with_capacity(BATCH_MAX);
-        while self.queue.recv_many(&mut ready, BATCH_MAX).await > 0 {
+        while let Some(first) = self.queue.recv().await {
+            ready.push(first);
+            // Whoever hurried before now is in the queue by now.
+            tokio::select! {
+                biased;
+                () = self.hurry.notified() => {}
+                () = std::future::ready(()) => {}
+            }
+            self.take(&mut ready);
             if is_worth_a_wait(&ready) {
                 tokio::select! {
                     () = sleep(LINGER) => {}
                     () = self.hurry.notified() => {}
                 }
-                // Not waited for: each result would wake this task.
-                while ready.len() < BATCH_MAX
-                    && let Ok(more) = self.queue.try_recv()
-                {
-                    ready.push(more);
-                }
+                self.take(&mut ready);
             }
+            self.queued.fetch_sub(ready.len(), Relaxed);
             while !ready.is_empty() {
                 let (batch, later) = without_repetition(std::mem::take(&mut ready));
                 let (released, settled) = batch.into_iter().partition::<Vec<Ready>, _>(|ready| {
@@ -141,6 +152,15 @@ impl SettleLoop {
                 self.write(Batch::of(released), Statement::Release).await;
                 ready = later;
             }
+        }
+    }
+
+    /// Takes what is there.
+    fn take(&mut self, ready: &mut Vec<Ready>) {
+        while ready.len() < BATCH_MAX
+            && let Ok(more) = self.queue.try_recv()
+        {
+            ready.push(more);
         }
     }
 
@@ -275,6 +295,23 @@ mod tests {
         settler.wait_until_written().await;
 
         assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn enough_end_the_wait_and_one_less_does_not() {
+        let came_meanwhile = async |more: usize| {
+            let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());
+            hand_over(&settler, BUSY, Haste::None).await;
+            let begun = Instant::now();
+            tokio::spawn(settle_loop.run());
+            tokio::task::yield_now().await;
+            hand_over(&settler, more, Haste::None).await;
+            settler.wait_until_written().await;
+            begun.elapsed()
+        };
+
+        assert_eq!(came_meanwhile(ENOUGH - BUSY).await, Duration::ZERO);
+        assert!(came_meanwhile(ENOUGH - BUSY - 1).await >= LINGER);
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,8 +14,8 @@ use crate::handler::Route;
 /// a plugin that starts to hang concerns few messages.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// Messages that a relay has claimed ahead, at most: what one claim still takes in a few milliseconds.
-const AHEAD_MAX: usize = 512;
+/// Messages that a relay has claimed ahead, at most: half of them, which one claim takes at a time, cost it a few milliseconds.
+const AHEAD_MAX: usize = 1024;
 
 /// Their payloads, of one plugin, at most, as far as the largest of late foretells them.
 const AHEAD_BYTES_MAX: usize = 8 << 20;

@@ -10,7 +10,7 @@ use crate::faults::Kind;
 use crate::nemesis::{Curfew, Numbers, harass_database, harass_relay};
 use crate::round::{LAPSES_MAX, Market, Rare, Round, alone};
 use crate::seed::Seed;
-use crate::stage::{CONCURRENCY, Lapses, Stage};
+use crate::stage::{HELD_MAX, Lapses, Stage};
 use crate::verdict::Cause;
 
 const RELAYS: usize = 4;
@@ -35,11 +35,11 @@ const KILLS: Numbers = Numbers {
 const NETWORK: Numbers =
     Numbers { kills: 20, cuts: 6, blackholes: 3, half_opens: 3, delays: 3, swallowed_replies: 10, ..Numbers::NONE };
 
-/// Calls that may be under way, or ended and not yet settled, at one fault: a relay holds eight times its concurrency.
+/// Messages that may come twice by one fault.
 fn duplicates_max(cause: Cause) -> usize {
     match cause {
-        Cause::Fault(Kind::Killed | Kind::Paused) => 8 * CONCURRENCY,
-        Cause::Fault(_) | Cause::Silence => RELAYS * 8 * CONCURRENCY,
+        Cause::Fault(Kind::Killed | Kind::Paused) => HELD_MAX,
+        Cause::Fault(_) | Cause::Silence => RELAYS * HELD_MAX,
         Cause::Lapse => LAPSES_MAX,
     }
 }

@@ -10,7 +10,7 @@ use crate::faults::Kind;
 use crate::nemesis::{Curfew, Numbers, harass_relay};
 use crate::round::{LAPSES_MAX, Market, Rare, Round, alone, block_on};
 use crate::seed::Seed;
-use crate::stage::{CONCURRENCY, Lapses, Stage};
+use crate::stage::{HELD_MAX, Lapses, Stage};
 use crate::truth;
 use crate::verdict::Cause;
 
@@ -57,8 +57,8 @@ fn storm(seed: Seed) -> Round {
     assert_sound(stage.database());
     println!("{} integrity checks of the file beside the kills, all ok", checks.into_inner() + 1);
     let duplicates_max = |cause| match cause {
-        Cause::Fault(Kind::Killed | Kind::Paused) => 8 * CONCURRENCY,
-        Cause::Fault(_) | Cause::Silence => RELAYS * 8 * CONCURRENCY,
+        Cause::Fault(Kind::Killed | Kind::Paused) => HELD_MAX,
+        Cause::Fault(_) | Cause::Silence => RELAYS * HELD_MAX,
         Cause::Lapse => LAPSES_MAX,
     };
     round.judged(stage, duplicates_max).must_have_killed(NUMBERS.kills)

@@ -33,6 +33,8 @@ pub fn lease() -> Duration {
 pub const POLL: Duration = Duration::from_millis(200);
 /// Calls of one relay at once.
 pub const CONCURRENCY: usize = 8;
+/// Calls that are under way in a relay, or ended and are not written yet, at most.
+pub const HELD_MAX: usize = 16 * CONCURRENCY;
 /// Longer than any call takes here, so that a stop interrupts none.
 const GRACE: Duration = Duration::from_secs(10);
 /// The longest a relay may take to leave: its calls, then a settle that waits for the database.

@@ -268,8 +268,8 @@ async fn no_planner_setting_makes_a_claim_take_too_many() {
             let mut transaction = connection.begin().await.unwrap();
             for round in 0..6i64 {
                 let slots = vec![3 + round, 0, 1, 2, 5];
-                let rows: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(format!(
-                    "with taken as ({}) select topic, id from taken",
+                let topics: Vec<String> = sqlx::query_scalar(AssertSqlSafe(format!(
+                    "with taken as ({}) select topic from taken",
                     claim.trim_start_matches(|char| char != '\n')
                 )))
                 .bind(vec!["ab0", "ab1", "ab2", "missing", "ab4"])
@@ -281,7 +281,7 @@ async fn no_planner_setting_makes_a_claim_take_too_many() {
                 .await
                 .unwrap();
                 let mut taken = [0i64; 5];
-                for (topic, _) in &rows {
+                for topic in &topics {
                     taken[topic[2..].parse::<usize>().unwrap()] += 1;
                 }
                 assert_eq!(taken, [slots[0], 0, slots[2], 0, 0], "without {off:?}, statistics {statistics}");

@@ -40,16 +40,34 @@ impl From<SpacedRow> for SpacedTopic {
     }
 }
 
+/// An id as a database stores it: a UUID, or its text.
+pub(crate) trait RowId {
+    fn uuid(self) -> Result<Uuid, StoreError>;
+}
+
+impl RowId for Uuid {
+    fn uuid(self) -> Result<Uuid, StoreError> {
+        Ok(self)
+    }
+}
+
+impl RowId for String {
+    fn uuid(self) -> Result<Uuid, StoreError> {
+        Uuid::from_str(&self)
+            .map_err(|_| StoreError::Broken(format!("the table holds the id {self:?}, which is no UUID")))
+    }
+}
+
 #[derive(FromRow)]
-pub(crate) struct ClaimRow {
-    id: String,
+pub(crate) struct ClaimRow<Id> {
+    id: Id,
     topic: String,
     key: Option<String>,
     payload: Option<Vec<u8>>,
     payload_bytes: i64,
     headers: String,
     created_at_ms: i64,
-    lease_id: String,
+    lease_id: Id,
     attempts: i64,
     lapses: i64,
     lapsed: bool,
@@ -59,13 +77,13 @@ pub(crate) struct ClaimRow {
     key_failures: i64,
 }
 
-impl TryFrom<ClaimRow> for Claim {
+impl<Id: RowId> TryFrom<ClaimRow<Id>> for Claim {
     type Error = StoreError;
 
-    fn try_from(row: ClaimRow) -> Result<Self, StoreError> {
+    fn try_from(row: ClaimRow<Id>) -> Result<Self, StoreError> {
         Ok(Claim {
             message: Message {
-                id: MessageId(uuid(&row.id)?),
+                id: MessageId(row.id.uuid()?),
                 topic: row.topic,
                 key: row.key,
                 payload: match row.payload {
@@ -75,7 +93,7 @@ impl TryFrom<ClaimRow> for Claim {
                 headers: headers(&row.headers),
                 created_at_ms: row.created_at_ms.max(0) as u64,
             },
-            lease_id: LeaseId(uuid(&row.lease_id)?),
+            lease_id: LeaseId(row.lease_id.uuid()?),
             attempt: Attempt(count(row.attempts)),
             lapses: count(row.lapses),
             lapsed: row.lapsed,
@@ -88,7 +106,7 @@ impl TryFrom<ClaimRow> for Claim {
 
 /// Claims of `lanes` in the order of their ids, which is about the order of their publishing: the statement's own order is
 /// chance.
-pub(crate) fn claims(rows: Vec<ClaimRow>, lanes: &[Lane]) -> Result<Vec<Claim>, StoreError> {
+pub(crate) fn claims<Id: RowId>(rows: Vec<ClaimRow<Id>>, lanes: &[Lane]) -> Result<Vec<Claim>, StoreError> {
     let mut claims = rows.into_iter().map(Claim::try_from).collect::<Result<Vec<_>, _>>()?;
     for claim in &mut claims {
         let lane = lanes.iter().find(|lane| lane.topic == claim.message.topic);
@@ -100,25 +118,32 @@ pub(crate) fn claims(rows: Vec<ClaimRow>, lanes: &[Lane]) -> Result<Vec<Claim>, 
 
 /// A lease that a statement found.
 #[derive(FromRow)]
-pub(crate) struct HeldRow {
-    id: String,
-    lease_id: String,
+pub(crate) struct HeldRow<Id> {
+    id: Id,
+    lease_id: Id,
     /// The message has a key; where the statement says so.
     #[sqlx(default)]
     keyed: bool,
 }
 
-impl HeldRow {
+impl HeldRow<String> {
     pub(crate) fn id_of_keyed(&self) -> Option<&str> {
         self.keyed.then_some(&self.id)
     }
 }
 
 /// For each asked lease whether it was found. By both ids: one call may hold an old lease of a row beside its new one.
-pub(crate) fn statuses(asked: impl Iterator<Item = Held>, rows: Vec<HeldRow>) -> Result<Vec<LeaseStatus>, StoreError> {
+pub(crate) fn statuses<Id: RowId>(
+    asked: impl ExactSizeIterator<Item = Held>,
+    rows: Vec<HeldRow<Id>>,
+) -> Result<Vec<LeaseStatus>, StoreError> {
+    // As a rule. No lease is asked for, or found, twice.
+    if rows.len() == asked.len() {
+        return Ok(vec![LeaseStatus::Held; rows.len()]);
+    }
     let mut found = HashSet::with_capacity(rows.len());
     for row in rows {
-        found.insert(Held { id: MessageId(uuid(&row.id)?), lease_id: LeaseId(uuid(&row.lease_id)?) });
+        found.insert(Held { id: MessageId(row.id.uuid()?), lease_id: LeaseId(row.lease_id.uuid()?) });
     }
     Ok(asked.map(|asked| if found.contains(&asked) { LeaseStatus::Held } else { LeaseStatus::Lost }).collect())
 }
@@ -274,10 +299,6 @@ impl From<KeyRow> for KeySummary {
 pub(crate) struct VersionRow {
     pub(crate) version: i64,
     pub(crate) works_with: i64,
-}
-
-fn uuid(text: &str) -> Result<Uuid, StoreError> {
-    Uuid::from_str(text).map_err(|_| StoreError::Broken(format!("the table holds the id {text:?}, which is no UUID")))
 }
 
 fn count(number: i64) -> u32 {

@@ -67,7 +67,7 @@ impl OutboxStore for Postgres {
             in_order(held).iter().map(|held| (held.id.0, held.lease_id.0)).unzip();
         let (sql, lease_ms) = (AssertSqlSafe(self.sql.renew.clone()), lease_ms(lease));
         let prepared = self.prepared;
-        let rows: Vec<HeldRow> = self
+        let rows: Vec<HeldRow<Uuid>> = self
             .settles
             .run(move |connection| {
                 Box::pin(
@@ -102,7 +102,7 @@ impl OutboxStore for Postgres {
         let changes = Columns::from(Change::releases(released)?);
         let sql = AssertSqlSafe(self.sql.release.clone());
         let prepared = self.prepared;
-        let rows: Vec<HeldRow> = self
+        let rows: Vec<HeldRow<Uuid>> = self
             .settles
             .run(move |connection| {
                 let query = sqlx::query_as(sql)
@@ -134,7 +134,7 @@ impl Postgres {
         sql: &Arc<str>,
         lease: Duration,
         lapses_max: u32,
-    ) -> Result<Vec<ClaimRow>, StoreError> {
+    ) -> Result<Vec<ClaimRow<Uuid>>, StoreError> {
         let topics: Vec<String> = lanes.iter().map(|lane| lane.topic.clone()).collect();
         let slots: Vec<i64> = lanes.iter().map(|lane| i64::from(lane.slots)).collect();
         let order = lanes.first().map(|lane| lane.order).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Postgres {
     }
 
     /// Settles whatever it is; answers which of the leases were held.
-    async fn settle_any(&self, changes: Vec<Change>) -> Result<Vec<HeldRow>, StoreError> {
+    async fn settle_any(&self, changes: Vec<Change>) -> Result<Vec<HeldRow<Uuid>>, StoreError> {
         let changes = Columns::from(changes);
         let (sql, prepared) = (AssertSqlSafe(self.sql.settle.clone()), self.prepared);
         self.settles
@@ -228,7 +228,7 @@ impl Postgres {
     }
 
     /// Settles what is only deleted; answers which of the leases were held.
-    async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow>, StoreError> {
+    async fn delete(&self, changes: &[Change]) -> Result<Vec<HeldRow<Uuid>>, StoreError> {
         let (ids, lease_ids): (Vec<Uuid>, Vec<Uuid>) =
             changes.iter().map(|change| (change.id.0, change.lease_id.0)).unzip();
         let in_order: Vec<bool> = changes.iter().map(|change| change.in_order).collect();

@@ -60,7 +60,7 @@ impl OutboxStore for Sqlite {
             .collect();
         let (sql, pairs, lease_ms) =
             (AssertSqlSafe(self.sql.renew.clone()), json!(pairs).to_string(), milliseconds(lease));
-        let rows: Vec<HeldRow> = self
+        let rows: Vec<HeldRow<String>> = self
             .write(move |connection| Box::pin(sqlx::query_as(sql).bind(pairs).bind(lease_ms).fetch_all(connection)))
             .await?;
         statuses(held.iter().copied(), rows)
@@ -102,7 +102,7 @@ impl Sqlite {
         sql: &Arc<str>,
         lease: Duration,
         lapses_max: u32,
-    ) -> Result<Vec<ClaimRow>, StoreError> {
+    ) -> Result<Vec<ClaimRow<String>>, StoreError> {
         let (slots_max, window) = (slots_max(lanes), window(lanes));
         let order = lanes.first().map(|lane| lane.order).unwrap_or_default();
         let lanes: Vec<_> = lanes.iter().map(|lane| json!({ "topic": lane.topic, "slots": lane.slots })).collect();
@@ -182,7 +182,11 @@ impl Sqlite {
     }
 
     /// Runs `statements` on `changes` in one transaction; answers which of their leases were held.
-    async fn change_held(&self, changes: &[Change], statements: Vec<Arc<str>>) -> Result<Vec<HeldRow>, StoreError> {
+    async fn change_held(
+        &self,
+        changes: &[Change],
+        statements: Vec<Arc<str>>,
+    ) -> Result<Vec<HeldRow<String>>, StoreError> {
         let told: HashMap<String, serde_json::Value> = changes
             .iter()
             .filter(|change| change.tells_key())
@@ -204,7 +208,7 @@ impl Sqlite {
         self.write(move |connection| {
             Box::pin(async move {
                 let mut transaction = connection.begin_with("begin immediate").await?;
-                let rows: Vec<HeldRow> =
+                let rows: Vec<HeldRow<String>> =
                     sqlx::query_as(held).bind(changes.clone()).fetch_all(&mut *transaction).await?;
                 let told: Vec<_> = rows.iter().filter_map(HeldRow::id_of_keyed).filter_map(|id| told.get(id)).collect();
                 if !told.is_empty() {

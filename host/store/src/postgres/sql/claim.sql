@@ -35,7 +35,7 @@ where m.id = any (array(
     ) as due
 ))
 returning
-    m.id::text as id,
+    m.id,
     m.topic,
     m.key,
     -- The wire form of a row of one column, less its head (12 bytes, and the version byte of jsonb): the very bytes of a payload
@@ -48,7 +48,7 @@ returning
         as payload_bytes,
     m.headers::text as headers,
     (date_part('epoch', least(greatest(m.created_at, 'epoch'), '9999-12-31 00:00:00+00')) * 1000)::bigint as created_at_ms,
-    m.lease_id::text as lease_id,
+    m.lease_id,
     m.attempts::bigint as attempts,
     m.lapses::bigint as lapses,
     m.reason is not distinct from 'lapsed' as lapsed,

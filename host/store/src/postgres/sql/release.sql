@@ -15,4 +15,4 @@ where m.id = any ($1::uuid[])
     and m.id = s.id
     and m.lease_id = s.lease_id
     and m.state = 'processing'
-returning s.id::text as id, s.lease_id::text as lease_id
+returning s.id, s.lease_id

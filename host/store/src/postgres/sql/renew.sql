@@ -6,4 +6,4 @@ where m.id = any ($1::uuid[])
     and m.id = held.id
     and m.lease_id = held.lease_id
     and m.state = 'processing'
-returning held.id::text as id, held.lease_id::text as lease_id
+returning held.id, held.lease_id

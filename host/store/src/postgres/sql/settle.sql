@@ -143,6 +143,6 @@ noted as (
         cause = excluded.cause,
         failures = excluded.failures
 )
-select id::text as id, lease_id::text as lease_id from deleted
+select id, lease_id from deleted
 union all
-select id::text as id, lease_id::text as lease_id from updated
+select id, lease_id from updated

@@ -82,4 +82,4 @@ freed as (
         free_at = excluded.free_at,
         failures = 0
 )
-select id::text as id, lease_id::text as lease_id from deleted
+select id, lease_id from deleted

@@ -218,11 +218,11 @@ impl Attempted {
     }
 }
 
-/// Where other messages of its plugin wait for a slot, the next one of its key would only queue up behind them.
 fn haste(order: Order, ticket: Option<&Ticket>) -> Haste {
-    match order == Order::None || ticket.is_some_and(Ticket::is_awaited) {
-        true => Haste::None,
-        false => Haste::KeyWaits,
+    match order {
+        Order::None => Haste::None,
+        _ if ticket.is_some_and(Ticket::is_awaited) => Haste::Some,
+        _ => Haste::Great,
     }
 }
 

@@ -3,10 +3,11 @@
 //! Waits are cancellable and work is not: dropping a claim half-way would leave rows leased to nobody until they lapse, and
 //! three such lapses declare a sound message `crashed`. So `select!` and the like stand around waits only.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboxd_core::{MAX_LAPSES_DEFAULT, Order, planted};
+use outboxd_core::{Claim, Lane, MAX_LAPSES_DEFAULT, Order, planted};
 use outboxd_store::{DueTopic, Hold, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -30,6 +31,9 @@ const AFTER_GRACE: Duration = Duration::from_secs(2);
 /// bounds what it costs, and how long a plugin with a backlog can hide that another one has become due.
 const DUE_FRESH_FACTOR: u32 = 10;
 const DUE_FRESH_MIN: Duration = Duration::from_millis(20);
+
+/// So long a key that is new, or was let go, may wait for its turn while claims find enough of others.
+const TURNS_EVERY: Duration = Duration::from_millis(100);
 
 /// While something that was claimed ahead waits for its turn there is soon room for more: so long a relay does not say that it
 /// sleeps, since taking it back at once would cost two statements each time.
@@ -105,15 +109,21 @@ struct Work {
     due_fresh: Option<Instant>,
     /// Until when claims may reach ahead, past messages that lost a lease.
     carefree: Option<Instant>,
-    /// Where keys are a unit of delivery: whose turn it is has to be chosen before more can be claimed.
-    arrange: Option<Hold>,
-    /// From when on all of them find their places again, whatever the claims find.
-    arrange_all: Instant,
+    turns: Turns,
     /// How long it took, at the last look, until a plugin that had something due and whose rate left no call could begin one.
     until_allowed: Option<Duration>,
     /// Ends the renewing of leases.
     end: CancellationToken,
     chores: TaskTracker,
+}
+
+/// Where keys are a unit of delivery: when it has to be chosen whose turn it is before more can be claimed.
+struct Turns {
+    /// It has, before the next claim, since the last one found too few.
+    wanted: Option<Hold>,
+    /// From when on it is done anyhow, and from when on so that all find their places.
+    next: Instant,
+    next_for_all: Instant,
 }
 
 /// What one look at the outbox came to.
@@ -238,8 +248,7 @@ impl Relay {
             due: Vec::new(),
             due_fresh: None,
             carefree: None,
-            arrange: Some(Hold::All),
-            arrange_all: Instant::now(),
+            turns: Turns { wanted: Some(Hold::All), next: Instant::now(), next_for_all: Instant::now() },
             until_allowed: None,
             end,
             chores,
@@ -270,17 +279,7 @@ impl Relay {
         if plan.lanes.is_empty() {
             return Ok(Look::Nothing);
         }
-        // Only where the last claim did not find enough whose turn it is: choosing whose turn it is costs as much as a claim. And
-        // now and then, lest what waits for a key that does not go on looks like work that is late.
-        let by_key = plan.lanes.iter().any(|lane| lane.order != Order::None);
-        let hold = if work.arrange_all <= Instant::now() { Some(Hold::All) } else { work.arrange };
-        let arranged = match hold.filter(|_| by_key) {
-            Some(hold) => Some((hold, self.store.arrange(&plan.lanes, hold).await?)),
-            None => None,
-        };
-        if hold == Some(Hold::All) {
-            work.arrange_all = Instant::now() + self.options.poll_interval;
-        }
+        let arranged = self.arrange(&plan.lanes, &mut work.turns).await?;
         let passes_lapsed = plan.ahead && reach == Reach::Ahead;
         let lapses_max = if passes_lapsed { 0 } else { work.dispatcher.lapses_max() };
         let asked = Instant::now();
@@ -290,10 +289,6 @@ impl Relay {
         if short {
             work.due_fresh = None;
         }
-        work.arrange = match claims.is_empty() {
-            true => Some(Hold::All),
-            false => short.then_some(Hold::InTheWay),
-        };
         if passes_lapsed && short {
             work.carefree = None;
         }
@@ -302,17 +297,54 @@ impl Relay {
             work.carefree = (!lapsed).then(|| Instant::now() + self.options.poll_interval);
         }
         if claims.is_empty() {
-            // What was arranged is out of the way: behind it something may be due.
-            let is_all = !by_key || arranged == Some((Hold::All, 0));
+            // Where all was arranged and nothing found its place, there is nothing.
+            let is_all = arranged == Some((Hold::All, 0));
+            work.turns.wanted =
+                (!is_all && self.has_idle_slots(&short_of_keys(&plan.lanes, &claims))).then_some(Hold::All);
             return Ok(match arranged {
                 _ if passes_lapsed => Look::Again,
-                _ if is_all => Look::Nothing,
+                // What was arranged is out of the way: behind it something may be due.
                 Some((_, 1..)) => Look::Claimed,
-                _ => Look::Again,
+                _ if work.turns.wanted.is_some() => Look::Again,
+                _ => Look::Nothing,
             });
         }
+        let short_of_keys = short_of_keys(&plan.lanes, &claims);
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
+        // The end of a turn gives the next of an ordered key its own, but not of one that is limited.
+        let limited = short_of_keys.iter().any(|lane| matches!(lane.order, Order::Limited { .. }));
+        work.turns.wanted = match self.has_idle_slots(&short_of_keys) {
+            true => Some(Hold::All),
+            false => limited.then_some(Hold::Headless),
+        };
         Ok(Look::Claimed)
+    }
+
+    /// Has it chosen whose turn it is, where that is needed: it costs as much as a claim. And now and then, for keys that are new or
+    /// were let go, and lest what waits for a key that does not go on looks like work that is late. Answers what was
+    /// held, and for how many messages a place was found.
+    async fn arrange(&self, lanes: &[Lane], turns: &mut Turns) -> Result<Option<(Hold, u64)>, StoreError> {
+        let now = Instant::now();
+        let hold = match turns.wanted.take() {
+            _ if lanes.iter().all(|lane| lane.order == Order::None) => return Ok(None),
+            _ if now >= turns.next_for_all => Hold::All,
+            Some(hold) => hold,
+            None if now >= turns.next => Hold::Headless,
+            None => return Ok(None),
+        };
+        let arranged = self.store.arrange(lanes, hold).await?;
+        turns.next = Instant::now() + TURNS_EVERY;
+        if hold == Hold::All {
+            turns.next_for_all = Instant::now() + self.options.poll_interval;
+        }
+        Ok(Some((hold, arranged)))
+    }
+
+    /// Whether a plugin of these lanes could begin more at once than it has.
+    fn has_idle_slots(&self, lanes: &[&Lane]) -> bool {
+        let usage = self.slots.usage();
+        let is_idle = |plugin: &str| usage.of(plugin).held <= usage.of(plugin).running;
+        lanes.iter().any(|lane| self.handlers.route(&lane.topic).is_some_and(|route| is_idle(&route.plugin)))
     }
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
@@ -373,4 +405,14 @@ impl Relay {
             (Ok(()), calls) => Stopped::Interrupted { calls },
         }
     }
+}
+
+/// The lanes in which keys are a unit of delivery, and of which less was claimed than asked for.
+fn short_of_keys<'a>(lanes: &'a [Lane], claims: &[Claim]) -> Vec<&'a Lane> {
+    let mut claimed: HashMap<&str, u32> = HashMap::new();
+    for claim in claims.iter().filter(|claim| claim.order != Order::None) {
+        *claimed.entry(&claim.message.topic).or_default() += 1;
+    }
+    let by_key = lanes.iter().filter(|lane| lane.order != Order::None);
+    by_key.filter(|lane| claimed.get(lane.topic.as_str()).copied().unwrap_or(0) < lane.slots).collect()
 }

@@ -46,8 +46,21 @@ pub struct Ready {
 pub enum Haste {
     /// Nobody waits for it.
     None,
+    /// The next message of its key does, and would queue up behind others.
+    Some,
     /// The next message of its key does, which could start.
-    KeyWaits,
+    Great,
+}
+
+impl Haste {
+    /// So many are worth no more wait.
+    fn enough(self) -> usize {
+        match self {
+            Haste::None => ENOUGH,
+            Haste::Some => ENOUGH / 4,
+            Haste::Great => 1,
+        }
+    }
 }
 
 /// Where results are handed over.
@@ -117,7 +130,7 @@ impl Settler {
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
         // Once, not for each: that would wake the loop for nothing.
-        if queued == ENOUGH || haste == Haste::KeyWaits {
+        if queued == haste.enough() || haste == Haste::Great {
             self.hurry.notify_one();
         }
     }
@@ -189,7 +202,7 @@ impl SettleLoop {
 
 /// Whether there are few, but more are coming.
 fn is_worth_a_wait(ready: &[Ready]) -> bool {
-    (BUSY..ENOUGH).contains(&ready.len()) && ready.iter().all(|ready| ready.haste == Haste::None)
+    ready.len() >= BUSY && ready.iter().all(|one| ready.len() < one.haste.enough())
 }
 
 /// The first result of each message, and the rest: a relay that was frozen past its lease may have claimed a message twice,
@@ -279,7 +292,9 @@ mod tests {
         assert!(waited(BUSY, Haste::None).await >= LINGER);
         assert_eq!(waited(1, Haste::None).await, Duration::ZERO);
         assert_eq!(waited(ENOUGH, Haste::None).await, Duration::ZERO);
-        assert_eq!(waited(BUSY, Haste::KeyWaits).await, Duration::ZERO);
+        assert_eq!(waited(BUSY, Haste::Great).await, Duration::ZERO);
+        assert!(waited(BUSY, Haste::Some).await >= LINGER);
+        assert_eq!(waited(Haste::Some.enough(), Haste::Some).await, Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,7 +306,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!settler.all_is_written());
 
-        hand_over(&settler, 1, Haste::KeyWaits).await;
+        hand_over(&settler, 1, Haste::Great).await;
         settler.wait_until_written().await;
 
         assert_eq!(begun.elapsed(), Duration::ZERO);

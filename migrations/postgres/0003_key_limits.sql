@@ -28,7 +28,27 @@ alter table {keys}
     -- How many calls its target has failed in a row.
     add column if not exists failures integer not null default 0,
     -- Why it rests, or rested last.
-    add column if not exists cause text;
+    add column if not exists cause text,
+    -- An index of free keys that spoke of the head would be written with each new head. So it speaks of this, and an update that
+    -- puts the next message of a key at its head stays in its page (HOT).
+    add column if not exists is_free boolean not null generated always as (head is null) stored;
+
+do $outboxd_body$
+declare
+    old regclass;
+begin
+    for old in
+        select i.indexrelid
+        from pg_index as i
+        where i.indrelid = {keys_literal}::regclass
+            and pg_get_expr(i.indpred, i.indrelid) = '(head IS NULL)'
+    loop
+        execute format('drop index %s', old);
+    end loop;
+end
+$outboxd_body$;
+
+create index if not exists {free_index} on {keys} (topic, free_at, key) where is_free;
 
 -- What waits for its key. Only held messages cost anything here.
 create index if not exists {held_index} on {table} (topic, key, seq, id) where state = 'held';

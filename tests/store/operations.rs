@@ -127,7 +127,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
         6 => (topic.clone(), prop::option::of(key.clone()), 1usize..4, 0u32..3, prop::option::of(1u32..4), prop::option::of(0u8..4)).prop_map(
             |(topic, key, count, delay, expires, dedup)| Operation::Publish { topic, key, count, delay, expires, dedup }
         ),
-        6 => (prop::collection::vec(topic.clone(), 1..=3), prop::sample::select(vec![Hold::All, Hold::InTheWay]))
+        6 => (prop::collection::vec(topic.clone(), 1..=3), prop::sample::select(vec![Hold::All, Hold::Headless]))
             .prop_map(|(topics, hold)| Operation::Arrange { topics, hold }),
         8 => (prop::collection::vec((topic.clone(), 0u32..4), 1..=3), 1u32..4, prop_oneof![1 => 0u32..3, 4 => Just(u32::MAX)])
             .prop_map(|(lanes, lease, lapses_max)| Operation::Claim { lanes, lease, lapses_max }),

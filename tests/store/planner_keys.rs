@@ -31,18 +31,18 @@ async fn an_ordered_claim_reads_nothing_of_what_is_held() {
         store.execute(statement).await.expect("analyze");
     }
     let mut connection = store.postgres_connection().await;
-    prepare(&mut connection, "arrange (text[], bigint, bigint, bigint)", ARRANGE).await;
+    prepare(&mut connection, "arrange (text[], bigint, bigint, boolean)", ARRANGE).await;
     prepare(&mut connection, "claim (text[], bigint[], bigint, bigint, bigint, bigint)", CLAIM_ORDERED).await;
 
     for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
         set(&mut connection, "plan_cache_mode", cache).await;
         for _ in 0..7 {
-            let (cost, plan) = Cost::of(&mut connection, "execute arrange ('{busy}', 200, 16, 0)").await;
+            let (cost, plan) = Cost::of(&mut connection, "execute arrange ('{busy}', 200, 16, true)").await;
             // Of 200 due messages and their keys: the window, the first of each key, and each again to lock and to change it.
             cost.assert_reads_at_most(1200.0, &plan);
         }
     }
-    sqlx::raw_sql("execute arrange ('{busy}', 200, 16, 0)").execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("execute arrange ('{busy}', 200, 16, true)").execute(&mut connection).await.unwrap();
     for cache in ["auto", "force_generic_plan", "force_custom_plan"] {
         set(&mut connection, "plan_cache_mode", cache).await;
         for _ in 0..7 {
@@ -203,17 +203,17 @@ async fn new_keys_are_not_compared_each_with_each() {
     let mut connection = store.postgres_connection().await;
     set(&mut connection, "enable_seqscan", "off").await;
     set(&mut connection, "plan_cache_mode", "force_custom_plan").await;
-    prepare(&mut connection, "arrange (text[], bigint, bigint, bigint)", ARRANGE).await;
+    prepare(&mut connection, "arrange (text[], bigint, bigint, boolean)", ARRANGE).await;
     prepare(&mut connection, "arrange_limited (text[], bigint[], bigint, bigint, bigint)", ARRANGE_LIMITED).await;
     prepare(&mut connection, "settle_delete (uuid[], uuid[], boolean[])", SETTLE_DELETE).await;
 
-    for arrange in ["arrange ('{busy}', 1000, 1000, 0)", "arrange_limited ('{busy}', '{2}', 1000, 1000, 5)"] {
+    for arrange in ["arrange ('{busy}', 1000, 1000, true)", "arrange_limited ('{busy}', '{2}', 1000, 1000, 5)"] {
         let (cost, plan) = Cost::of(&mut connection, &format!("execute {arrange}")).await;
         assert!(cost.keys_read <= 8000.0 && cost.mismatches <= 4000.0, "{cost:?}:\n{plan:#}");
     }
 
     let lease = "update shop.outbox set state = 'processing', lease_id = gen_random_uuid(), available_at = now() + interval '1 minute'";
-    sqlx::raw_sql("execute arrange ('{busy}', 1000, 1000, 0)").execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("execute arrange ('{busy}', 1000, 1000, true)").execute(&mut connection).await.unwrap();
     sqlx::raw_sql(lease).execute(&mut connection).await.unwrap();
     let leases = "select array_agg(id)::text, array_agg(lease_id)::text, array_agg(true)::text from shop.outbox";
     let (ids, leases, in_order): (String, String, String) =

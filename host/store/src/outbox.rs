@@ -61,19 +61,9 @@ pub trait OutboxStore: Send + Sync {
 pub enum Hold {
     /// All: what is due then can start.
     All,
-    /// Those of an ordered key at whose head nothing is; and those behind a head where they are more than half of what a claim
-    /// looks at. Mostly their turn comes soon, and to hold one and let it go is two writes.
-    InTheWay,
-}
-
-impl Hold {
-    /// How many of a topic may stay due behind the heads of their keys, of so many that are looked at.
-    pub(crate) fn behind_max(self, window: i64) -> i64 {
-        match self {
-            Hold::All => 0,
-            Hold::InTheWay => window / 2,
-        }
-    }
+    /// Of ordered keys those at whose head nothing is. Behind a head their turn mostly comes soon, and to hold a message and let it
+    /// go is two writes.
+    Headless,
 }
 
 /// How many due messages of an ordered topic are looked at in one statement.

@@ -108,15 +108,8 @@ impl Table {
                 false => {}
             }
         }
-        let astray: Vec<MessageId> = due.into_iter().filter(|id| !self.is_at_head(*id)).collect();
-        let mut behind: BTreeMap<String, usize> = BTreeMap::new();
-        for id in astray.iter().filter(|id| self.is_behind(**id)) {
-            *behind.entry(self.rows[id].topic.clone()).or_default() += 1;
-        }
-        for id in astray {
-            let topic = &self.rows[&id].topic;
-            let crowd = behind.get(topic).copied().unwrap_or(0) as i64;
-            if self.is_behind(id) && crowd <= hold.behind_max(window as i64) {
+        for id in due {
+            if self.is_at_head(id) || hold == Hold::Headless && self.is_behind(id) {
                 continue;
             }
             self.rows.entry(id).and_modify(Row::hold);

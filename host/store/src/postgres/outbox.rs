@@ -51,8 +51,7 @@ impl OutboxStore for Postgres {
         let Kinds { ordered, limited, .. } = kinds(lanes);
         let mut arranged = 0;
         if !ordered.is_empty() {
-            let behind_max = hold.behind_max(window(&ordered));
-            arranged += self.arrange_lanes(&ordered, Arrange::Ordered { behind_max }).await?;
+            arranged += self.arrange_lanes(&ordered, Arrange::Ordered(hold)).await?;
         }
         if !limited.is_empty() {
             let per_key = limited.iter().map(|lane| per_key(lane)).collect();
@@ -187,7 +186,7 @@ impl Postgres {
         keys: i64,
     ) -> Result<(i64, u64), StoreError> {
         let sql = match &arrange {
-            Arrange::Ordered { .. } => &self.sql.arrange,
+            Arrange::Ordered(_) => &self.sql.arrange,
             Arrange::Limited { .. } => &self.sql.arrange_limited,
         };
         let (sql, prepared) = (AssertSqlSafe(sql.clone()), self.prepared);
@@ -196,7 +195,7 @@ impl Postgres {
             .run(move |connection| {
                 let query = sqlx::query_as(sql).persistent(prepared).bind(topics);
                 let query = match arrange {
-                    Arrange::Ordered { behind_max } => query.bind(window).bind(keys).bind(behind_max),
+                    Arrange::Ordered(hold) => query.bind(window).bind(keys).bind(hold == Hold::All),
                     Arrange::Limited { per_key } => {
                         query.bind(per_key).bind(window).bind(keys).bind(i64::from(KEY_FAILURES_MAX))
                     }
@@ -245,10 +244,11 @@ impl Postgres {
 /// How messages of lanes of one kind find their places.
 #[derive(Clone)]
 enum Arrange {
-    /// Of each topic so many may stay due behind the heads of their keys.
-    Ordered { behind_max: i64 },
+    Ordered(Hold),
     /// So many messages of a key of each topic at a time.
-    Limited { per_key: Vec<i64> },
+    Limited {
+        per_key: Vec<i64>,
+    },
 }
 
 /// A lease as the statements take it: how long, never until when.

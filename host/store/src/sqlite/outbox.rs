@@ -126,10 +126,9 @@ impl Sqlite {
     }
 
     /// Finds places in ordered lanes.
-    async fn arrange_ordered(&self, lanes: &[&Lane], behind: Hold) -> Result<u64, StoreError> {
+    async fn arrange_ordered(&self, lanes: &[&Lane], which: Hold) -> Result<u64, StoreError> {
         let topics = json!(lanes.iter().map(|lane| &lane.topic).collect::<Vec<_>>()).to_string();
         let (window, keys) = (window(lanes), keys_max(lanes));
-        let behind_max = behind.behind_max(window);
         let sql = |text: &Arc<str>| AssertSqlSafe(text.clone());
         let (add_keys, forget_keys, end_turns, choose_heads, let_go, hold) = (
             sql(&self.sql.add_keys),
@@ -151,7 +150,7 @@ impl Sqlite {
                 let heads: Vec<Option<String>> = choose.fetch_all(&mut *transaction).await?;
                 let heads: Vec<String> = heads.into_iter().flatten().collect();
                 sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
-                let hold = sqlx::query(hold).bind(topics).bind(window).bind(behind_max);
+                let hold = sqlx::query(hold).bind(topics).bind(window).bind(which == Hold::All);
                 let held = hold.execute(&mut *transaction).await?;
                 transaction.commit().await?;
                 Ok(ended.rows_affected() + heads.len() as u64 + held.rows_affected())

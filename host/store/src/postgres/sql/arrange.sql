@@ -1,5 +1,5 @@
 -- Chooses whose turn it is in ordered topics, and holds the messages that must wait: $1 topics, $2 how many due messages of each
--- to look at, $3 how many keys of each to go on with, $4 how many messages of each may stay due behind the heads of their keys. Returns how many due messages have a key that is not there yet, and how
+-- to look at, $3 how many keys of each to go on with, $4 whether to hold those behind the head of their key. Returns how many due messages have a key that is not there yet, and how
 -- many messages were held or have their turn.
 --
 -- Keys are locked first, and then seen as they are now, not as they were when the statement began; messages are locked before
@@ -30,19 +30,12 @@ due as materialized (
     ) as head
     where head.key is not null
 ),
-crowded as materialized (
-    select due.topic
-    from due
-    where due.place = 'behind'
-    group by due.topic
-    having count(*) > $4
-),
 astray as materialized (
     select due.id, due.topic, due.key
     from due
     where due.place is null
         or due.place = 'free'
-        or due.place = 'behind' and due.topic in (select crowded.topic from crowded)
+        or due.place = 'behind' and $4
 ),
 asked as materialized (
     select a.topic, a.key from astray as a
@@ -53,7 +46,7 @@ asked as materialized (
         select k.topic, k.key
         from {keys} as k
         where k.topic = lane.topic
-            and k.head is null
+            and k.is_free
             and k.free_at <= now()
         order by k.free_at, k.key
         limit $3
@@ -107,8 +100,7 @@ behind as materialized (
             join chosen as c on c.topic = a.topic and c.key = a.key
             where a.id is distinct from c.head
                 and a.id is distinct from c.first
-                -- A key that goes on with none has nothing to wait for.
-                and (c.head is null and c.first is null or $4 = 0 or a.topic in (select crowded.topic from crowded))
+                and ($4 or c.head is null and c.first is null)
         ))
         and o.state in ('pending', 'processing')
         and o.available_at <= now()

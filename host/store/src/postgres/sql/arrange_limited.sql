@@ -37,7 +37,7 @@ asked as materialized (
         select k.topic, k.key
         from {keys} as k
         where k.topic = lane.topic
-            and k.head is null
+            and k.is_free
             and k.free_at <= now()
         order by k.free_at, k.key
         limit $4

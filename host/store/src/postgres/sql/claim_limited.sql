@@ -46,8 +46,8 @@ where m.id = any (array(
                             and k.key = w.key
                         for share skip locked
                     )
-                -- As many again, for those that another relay claims at this moment.
-                limit 2 * lane.slots
+                -- Some more, for those that another relay claims at this moment.
+                limit lane.slots + least(lane.slots, 64)
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

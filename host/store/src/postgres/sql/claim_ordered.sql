@@ -40,8 +40,8 @@ where m.id = any (array(
                 where w.key is null
                     -- Turns are from before the topic was ordered: arrange.sql ends them first.
                     or w.id = (select k.head from {keys} as k where k.topic = w.topic and k.key = w.key and k.turns = '{}')
-                -- As many again, for those that another relay claims at this moment.
-                limit 2 * lane.slots
+                -- Some more, for those that another relay claims at this moment.
+                limit lane.slots + least(lane.slots, 64)
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

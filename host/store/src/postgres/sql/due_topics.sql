@@ -25,7 +25,7 @@ free_topics as (
     (
         select topic
         from {keys}
-        where head is null
+        where is_free
         order by topic
         limit 1
     )
@@ -33,7 +33,7 @@ free_topics as (
     select (
         select k.topic
         from {keys} as k
-        where k.head is null
+        where k.is_free
             and k.topic > free_topics.topic
         order by k.topic
         limit 1
@@ -60,7 +60,7 @@ due as (
         select k.free_at
         from {keys} as k
         where k.topic = free_topics.topic
-            and k.head is null
+            and k.is_free
             and k.free_at <= now()
         order by k.free_at
         limit 1

@@ -124,6 +124,8 @@ noted as (
             else l.turns
         end,
         case
+            -- Unchanged where the next one goes on: then the update stays in its page.
+            when t.first is not null then l.free_at
             when l.rest_ms > 0 or l.head = any (l.ended) or l.turns && l.ended
                 then greatest(l.free_at, now() + l.rest_ms * interval '1 millisecond')
             else l.free_at

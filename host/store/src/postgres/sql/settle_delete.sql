@@ -73,7 +73,8 @@ freed as (
         l.key,
         t.first,
         case when l.turns && l.ids then array(select o.id from unnest(l.turns) as o (id) where o.id <> all (l.ids)) else l.turns end,
-        greatest(l.free_at, now())
+        -- Unchanged where it is not free: then the update stays in its page.
+        case when t.first is null then greatest(l.free_at, now()) else l.free_at end
     from locked as l
     left join turn as t on t.topic = l.topic and t.key = l.key
     on conflict (topic, key) do update

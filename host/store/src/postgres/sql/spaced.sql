@@ -3,7 +3,7 @@ select
     k.topic,
     (extract(epoch from min(k.free_at) - clock_timestamp()) * 1000)::bigint + 1 as wait_ms
 from {keys} as k
-where k.head is null
+where k.is_free
     and k.free_at > clock_timestamp()
     and k.cause = 'rate'
     and exists (

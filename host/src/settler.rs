@@ -57,7 +57,7 @@ impl Haste {
     fn enough(self) -> usize {
         match self {
             Haste::None => ENOUGH,
-            Haste::Some => ENOUGH / 4,
+            Haste::Some => ENOUGH / 3,
             Haste::Great => 1,
         }
     }

@@ -50,5 +50,8 @@ $outboxd_body$;
 
 create index if not exists {free_index} on {keys} (topic, free_at, key) where is_free;
 
+-- Asked for each message that is claimed.
+create index if not exists {failing_index} on {keys} (topic, key) where failures > 0;
+
 -- What waits for its key. Only held messages cost anything here.
 create index if not exists {held_index} on {table} (topic, key, seq, id) where state = 'held';

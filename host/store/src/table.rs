@@ -57,6 +57,7 @@ impl Names {
             ("waiting_index", "waiting"),
             ("free_index", "free"),
             ("held_index", "held"),
+            ("failing_index", "failing"),
         ] {
             values.push((part, index(&table.derived(suffix))));
         }

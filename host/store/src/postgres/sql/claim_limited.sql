@@ -74,6 +74,8 @@ returning
     m.lease_id,
     m.attempts::bigint as attempts,
     m.lapses::bigint as lapses,
-    coalesce((select k.failures from {keys} as k where k.topic = m.topic and k.key = m.key), 0)::bigint as key_failures,
+    -- By the index of keys that fail, which mostly has none.
+    coalesce((select k.failures from {keys} as k where k.topic = m.topic and k.key = m.key and k.failures > 0), 0)::bigint
+        as key_failures,
     m.reason is not distinct from 'lapsed' as lapsed,
     coalesce(m.expires_at <= now(), false) as expired

@@ -209,8 +209,10 @@ impl Handler for MeteredHandler {
 #[derive(Default)]
 struct CallTimes {
     topics: TopicLabels,
-    histograms: Mutex<HashMap<Arc<str>, HashMap<Arc<str>, Histogram>>>,
+    histograms: Mutex<HashMap<Arc<str>, ByTopic>>,
 }
+
+type ByTopic = HashMap<Arc<str>, Histogram>;
 
 impl CallTimes {
     fn of(&self, topic: &str, plugin: &Arc<str>) -> Histogram {

@@ -66,9 +66,10 @@ pub enum Hold {
     Headless,
 }
 
-/// How many due messages of an ordered topic are looked at in one statement.
+/// How many due messages of an ordered topic are looked at in one statement. Each costs a look at its key, and where many
+/// are asked for most of those that may go come first.
 pub(crate) fn window(lanes: &[&Lane]) -> i64 {
-    (8 * slots_max(lanes)).clamp(200, 1000)
+    (8 * slots_max(lanes)).clamp(200, 500)
 }
 
 /// How many free keys of an ordered topic go on in one statement: enough for a few claims.

@@ -289,18 +289,21 @@ impl Relay {
         if short {
             work.due_fresh = None;
         }
-        if passes_lapsed && short {
+        // Of keys it is usual to find less: there only nothing says that what lost a lease may be due.
+        let plain = plan.lanes.iter().filter(|lane| lane.order == Order::None).map(|lane| lane.slots as usize).sum();
+        let plain_short = claims.iter().filter(|claim| claim.order == Order::None).count() < plain;
+        if passes_lapsed && (claims.is_empty() || plain_short) {
             work.carefree = None;
         }
         if reach == Reach::Careful {
             let lapsed = claims.iter().any(|claim| claim.lapses > 0);
             work.carefree = (!lapsed).then(|| Instant::now() + self.options.poll_interval);
         }
+        let short_of_keys = short_of_keys(&plan.lanes, &claims);
         if claims.is_empty() {
-            // Where all was arranged and nothing found its place, there is nothing.
-            let is_all = arranged == Some((Hold::All, 0));
-            work.turns.wanted =
-                (!is_all && self.has_idle_slots(&short_of_keys(&plan.lanes, &claims))).then_some(Hold::All);
+            // Where all was arranged and nothing found its place, there is nothing; but that passed what lost a lease.
+            let is_all = !passes_lapsed && arranged == Some((Hold::All, 0));
+            work.turns.wanted = (!is_all && self.has_idle_slots(&short_of_keys)).then_some(Hold::All);
             return Ok(match arranged {
                 _ if passes_lapsed => Look::Again,
                 // What was arranged is out of the way: behind it something may be due.
@@ -309,11 +312,12 @@ impl Relay {
                 _ => Look::Nothing,
             });
         }
-        let short_of_keys = short_of_keys(&plan.lanes, &claims);
-        work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
         // The end of a turn gives the next of an ordered key its own, but not of one that is limited.
-        let limited = short_of_keys.iter().any(|lane| matches!(lane.order, Order::Limited { .. }));
-        work.turns.wanted = match self.has_idle_slots(&short_of_keys) {
+        let limited = short_of_keys.iter().any(|(lane, _)| matches!(lane.order, Order::Limited { .. }));
+        // Others may stand behind those that were in the way.
+        let hidden = matches!(arranged, Some((Hold::All, 1..))) && short_of_keys.iter().any(|(_, found)| *found == 0);
+        work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
+        work.turns.wanted = match hidden || self.has_idle_slots(&short_of_keys) {
             true => Some(Hold::All),
             false => limited.then_some(Hold::Headless),
         };
@@ -325,8 +329,10 @@ impl Relay {
     /// held, and for how many messages a place was found.
     async fn arrange(&self, lanes: &[Lane], turns: &mut Turns) -> Result<Option<(Hold, u64)>, StoreError> {
         let now = Instant::now();
+        if lanes.iter().all(|lane| lane.order == Order::None) {
+            return Ok(None);
+        }
         let hold = match turns.wanted.take() {
-            _ if lanes.iter().all(|lane| lane.order == Order::None) => return Ok(None),
             _ if now >= turns.next_for_all => Hold::All,
             Some(hold) => hold,
             None if now >= turns.next => Hold::Headless,
@@ -341,10 +347,10 @@ impl Relay {
     }
 
     /// Whether a plugin of these lanes could begin more at once than it has.
-    fn has_idle_slots(&self, lanes: &[&Lane]) -> bool {
+    fn has_idle_slots(&self, lanes: &[(&Lane, u32)]) -> bool {
         let usage = self.slots.usage();
         let is_idle = |plugin: &str| usage.of(plugin).held <= usage.of(plugin).running;
-        lanes.iter().any(|lane| self.handlers.route(&lane.topic).is_some_and(|route| is_idle(&route.plugin)))
+        lanes.iter().any(|(lane, _)| self.handlers.route(&lane.topic).is_some_and(|route| is_idle(&route.plugin)))
     }
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
@@ -407,12 +413,13 @@ impl Relay {
     }
 }
 
-/// The lanes in which keys are a unit of delivery, and of which less was claimed than asked for.
-fn short_of_keys<'a>(lanes: &'a [Lane], claims: &[Claim]) -> Vec<&'a Lane> {
+/// The lanes in which keys are a unit of delivery, and of which less was claimed than asked for: and how many.
+fn short_of_keys<'a>(lanes: &'a [Lane], claims: &[Claim]) -> Vec<(&'a Lane, u32)> {
     let mut claimed: HashMap<&str, u32> = HashMap::new();
     for claim in claims.iter().filter(|claim| claim.order != Order::None) {
         *claimed.entry(&claim.message.topic).or_default() += 1;
     }
     let by_key = lanes.iter().filter(|lane| lane.order != Order::None);
-    by_key.filter(|lane| claimed.get(lane.topic.as_str()).copied().unwrap_or(0) < lane.slots).collect()
+    let found = by_key.map(|lane| (lane, claimed.get(lane.topic.as_str()).copied().unwrap_or(0)));
+    found.filter(|(lane, found)| *found < lane.slots).collect()
 }

@@ -129,8 +129,8 @@ impl Settler {
         let queued = self.queued.fetch_add(1, Relaxed) + 1;
         // The loop outlives every settler; if it panicked, the leases lapse and the messages come round again.
         let _ = self.queue.send(ready);
-        // Once, not for each: that would wake the loop for nothing.
-        if queued == haste.enough() || haste == Haste::Great {
+        // Once, not for each: that would wake the loop for nothing. No call begins while all places are taken.
+        if queued == haste.enough() || haste == Haste::Great || self.places_free() == 0 {
             self.hurry.notify_one();
         }
     }

@@ -14,7 +14,7 @@ use crate::handler::Route;
 /// a plugin that starts to hang concerns few messages.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// Messages that a relay has claimed ahead, at most: half of them, which one claim takes at a time, cost it a few milliseconds.
+/// Messages that a relay has claimed ahead, at most: a claim takes half of them or more at a time, which costs it ten milliseconds or so.
 const AHEAD_MAX: usize = 1024;
 
 /// Their payloads, of one plugin, at most, as far as the largest of late foretells them.

@@ -72,9 +72,10 @@ pub(crate) fn window(lanes: &[&Lane]) -> i64 {
     (8 * slots_max(lanes)).clamp(200, 500)
 }
 
-/// How many free keys of an ordered topic go on in one statement: enough for a few claims.
+/// How many free keys of an ordered topic are looked at in one statement: enough for a few claims, and for keys that have nothing
+/// left not to stand before others for long.
 pub(crate) fn keys_max(lanes: &[&Lane]) -> i64 {
-    4 * slots_max(lanes)
+    (4 * slots_max(lanes)).max(1000)
 }
 
 /// The largest lane's slots.

@@ -153,7 +153,8 @@ impl MemoryStore {
             row.history.push(change.entry.at(now));
             also(row);
         }
-        table.tell_keys(told);
+        let settled: Vec<MessageId> = held.iter().map(|(id, _)| *id).collect();
+        table.tell_keys(told, &settled);
         asked
             .iter()
             .map(|one| if held.contains(&(one.id, one.lease_id)) { LeaseStatus::Held } else { LeaseStatus::Lost })

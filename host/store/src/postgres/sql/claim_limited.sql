@@ -47,7 +47,7 @@ where m.id = any (array(
                         for share skip locked
                     )
                 -- Some more, for those that another relay claims at this moment.
-                limit lane.slots + least(lane.slots, 64)
+                limit lane.slots + case when lane.slots > 0 then 64 else 0 end
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

@@ -1,7 +1,7 @@
 -- Leases due messages of ordered topics and returns them: $1 topics, $2 how many of each, $3 milliseconds of lease, $4 largest
 -- payload, $5 most leases lost, $6 how many due messages of each to look at.
--- As claim.sql, but of the messages that have a key only the heads of their keys. What is due and is not is on its way out of
--- here, see arrange.sql: so few rows are looked at in vain.
+-- As claim.sql, but of the messages that have a key only the heads of their keys. What is due and is not is looked at in vain, and
+-- where that is in the way arrange.sql has it held.
 update {table} as m
 set state = 'processing',
     attempts = least(m.attempts, 2147483646) + 1,
@@ -41,7 +41,7 @@ where m.id = any (array(
                     -- Turns are from before the topic was ordered: arrange.sql ends them first.
                     or w.id = (select k.head from {keys} as k where k.topic = w.topic and k.key = w.key and k.turns = '{}')
                 -- Some more, for those that another relay claims at this moment.
-                limit lane.slots + least(lane.slots, 64)
+                limit lane.slots + case when lane.slots > 0 then 64 else 0 end
             ))
             and o.state in ('pending', 'processing')
             and o.available_at <= now()

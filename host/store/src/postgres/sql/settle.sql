@@ -54,7 +54,7 @@ of_key as (
         max(t.rest_ms) as rest_ms,
         (array_agg(t.cause order by t.rest_ms desc))[1] as rest_cause,
         case when min(t.failures) = 0 then 0 else max(t.failures) end as failed,
-        bool_and(t.in_order) as in_order
+        array_agg(t.id) filter (where t.frees and t.in_order) as in_order
     from told as t
     where t.key is not null
         and (t.frees or t.rest_ms > 0 or t.failures is not null)
@@ -89,8 +89,7 @@ chosen as materialized (
             limit 1
         ) as first
     from locked as l
-    where l.in_order
-        and l.head = any (l.ended)
+    where l.head = any (l.in_order)
         and l.turns = '{}'
         and l.rest_ms = 0
         and l.free_at <= now()

@@ -10,7 +10,7 @@ with deleted as (
     returning s.id, s.lease_id, s.in_order, m.topic, m.key
 ),
 of_key as (
-    select d.topic, d.key, array_agg(d.id) as ids, bool_and(d.in_order) as in_order
+    select d.topic, d.key, array_agg(d.id) as ids, array_agg(d.id) filter (where d.in_order) as in_order
     from deleted as d
     where d.key is not null
     group by d.topic, d.key
@@ -21,7 +21,7 @@ locked as materialized (
     select k.*, o.ids, o.in_order
     from (select * from of_key order by of_key.topic, of_key.key) as o
     cross join lateral (
-        select l.topic, l.key, l.turns, l.free_at
+        select l.topic, l.key, l.head, l.turns, l.free_at
         from {keys} as l
         where l.topic = o.topic
             and l.key = o.key
@@ -44,7 +44,7 @@ chosen as materialized (
             limit 1
         ) as first
     from locked as l
-    where l.in_order
+    where l.head = any (l.in_order)
         and l.turns = '{}'
         and l.free_at <= now()
 ),

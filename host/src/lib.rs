@@ -15,6 +15,7 @@ mod leases;
 mod outage;
 mod settler;
 mod slots;
+mod turns;
 
 pub mod bulk;
 pub mod purger;

@@ -3,11 +3,10 @@
 //! Waits are cancellable and work is not: dropping a claim half-way would leave rows leased to nobody until they lapse, and
 //! three such lapses declare a sound message `crashed`. So `select!` and the like stand around waits only.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboxd_core::{Claim, Lane, MAX_LAPSES_DEFAULT, Order, planted};
+use outboxd_core::{Lane, MAX_LAPSES_DEFAULT, Order, planted};
 use outboxd_store::{DueTopic, Hold, OutboxStore, StoreError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -23,6 +22,7 @@ use crate::leases::Leases;
 use crate::outage::Outage;
 use crate::settler::Settler;
 use crate::slots::Slots;
+use crate::turns::{Claimed, Short, Turns};
 
 /// How long a stop may take beyond the grace: to end interrupted calls and to write what they came to.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
@@ -31,9 +31,6 @@ const AFTER_GRACE: Duration = Duration::from_secs(2);
 /// bounds what it costs, and how long a plugin with a backlog can hide that another one has become due.
 const DUE_FRESH_FACTOR: u32 = 10;
 const DUE_FRESH_MIN: Duration = Duration::from_millis(20);
-
-/// So long a key that is new, or was let go, may wait for its turn while claims find enough of others.
-const TURNS_EVERY: Duration = Duration::from_millis(100);
 
 /// While something that was claimed ahead waits for its turn there is soon room for more: so long a relay does not say that it
 /// sleeps, since taking it back at once would cost two statements each time.
@@ -115,15 +112,6 @@ struct Work {
     /// Ends the renewing of leases.
     end: CancellationToken,
     chores: TaskTracker,
-}
-
-/// Where keys are a unit of delivery: when it has to be chosen whose turn it is before more can be claimed.
-struct Turns {
-    /// It has, before the next claim, since the last one found too few.
-    wanted: Option<Hold>,
-    /// From when on it is done anyhow, and from when on so that all find their places.
-    next: Instant,
-    next_for_all: Instant,
 }
 
 /// What one look at the outbox came to.
@@ -248,7 +236,7 @@ impl Relay {
             due: Vec::new(),
             due_fresh: None,
             carefree: None,
-            turns: Turns { wanted: Some(Hold::All), next: Instant::now(), next_for_all: Instant::now() },
+            turns: Turns::new(Instant::now(), self.options.poll_interval),
             until_allowed: None,
             end,
             chores,
@@ -285,8 +273,7 @@ impl Relay {
         let asked = Instant::now();
         let claims = self.store.claim(&plan.lanes, self.options.lease, lapses_max).await?;
         // A lane that came back short is empty: what else is due has to be read anew.
-        let short = claims.len() < plan.lanes.iter().map(|lane| lane.slots as usize).sum();
-        if short {
+        if claims.len() < plan.lanes.iter().map(|lane| lane.slots as usize).sum() {
             work.due_fresh = None;
         }
         // Of keys it is usual to find less: there only nothing says that what lost a lease may be due.
@@ -299,58 +286,37 @@ impl Relay {
             let lapsed = claims.iter().any(|claim| claim.lapses > 0);
             work.carefree = (!lapsed).then(|| Instant::now() + self.options.poll_interval);
         }
-        let short_of_keys = short_of_keys(&plan.lanes, &claims);
+        let short = Short::of(&plan.lanes, &claims);
         if claims.is_empty() {
-            // Where all was arranged and nothing found its place, there is nothing; but that passed what lost a lease.
-            let is_all = !passes_lapsed && arranged == Some((Hold::All, 0));
-            work.turns.wanted = (!is_all && self.has_idle_slots(&short_of_keys)).then_some(Hold::All);
+            let claimed = if passes_lapsed { Claimed::NothingSound } else { Claimed::Nothing };
+            work.turns.claimed(claimed, arranged, &short, self.has_idle_slots(&short));
             return Ok(match arranged {
                 _ if passes_lapsed => Look::Again,
                 // What was arranged is out of the way: behind it something may be due.
                 Some((_, 1..)) => Look::Claimed,
-                _ if work.turns.wanted.is_some() => Look::Again,
+                _ if work.turns.are_wanted() => Look::Again,
                 _ => Look::Nothing,
             });
         }
-        // The end of a turn gives the next of an ordered key its own, but not of one that is limited.
-        let limited = short_of_keys.iter().any(|(lane, _)| matches!(lane.order, Order::Limited { .. }));
-        // Others may stand behind those that were in the way.
-        let hidden = matches!(arranged, Some((Hold::All, 1..))) && short_of_keys.iter().any(|(_, found)| *found == 0);
         work.dispatcher.dispatch(claims, planted!(5, Instant::now(), asked)).await;
-        work.turns.wanted = match hidden || self.has_idle_slots(&short_of_keys) {
-            true => Some(Hold::All),
-            false => limited.then_some(Hold::Headless),
-        };
+        work.turns.claimed(Claimed::Something, arranged, &short, self.has_idle_slots(&short));
         Ok(Look::Claimed)
     }
 
-    /// Has it chosen whose turn it is, where that is needed: it costs as much as a claim. And now and then, for keys that are new or
-    /// were let go, and lest what waits for a key that does not go on looks like work that is late. Answers what was
-    /// held, and for how many messages a place was found.
+    /// Has it chosen whose turn it is, where that is due. Answers what was held, and for how much a place was found.
     async fn arrange(&self, lanes: &[Lane], turns: &mut Turns) -> Result<Option<(Hold, u64)>, StoreError> {
-        let now = Instant::now();
-        if lanes.iter().all(|lane| lane.order == Order::None) {
-            return Ok(None);
-        }
-        let hold = match turns.wanted.take() {
-            _ if now >= turns.next_for_all => Hold::All,
-            Some(hold) => hold,
-            None if now >= turns.next => Hold::Headless,
-            None => return Ok(None),
-        };
+        let by_key = lanes.iter().any(|lane| lane.order != Order::None);
+        let Some(hold) = turns.due(Instant::now()).filter(|_| by_key) else { return Ok(None) };
         let arranged = self.store.arrange(lanes, hold).await?;
-        turns.next = Instant::now() + TURNS_EVERY;
-        if hold == Hold::All {
-            turns.next_for_all = Instant::now() + self.options.poll_interval;
-        }
+        turns.arranged(hold, Instant::now());
         Ok(Some((hold, arranged)))
     }
 
-    /// Whether a plugin of these lanes could begin more at once than it has.
-    fn has_idle_slots(&self, lanes: &[(&Lane, u32)]) -> bool {
+    /// Whether a plugin of these topics could begin more at once than it has.
+    fn has_idle_slots(&self, short: &Short<'_>) -> bool {
         let usage = self.slots.usage();
         let is_idle = |plugin: &str| usage.of(plugin).held <= usage.of(plugin).running;
-        lanes.iter().any(|(lane, _)| self.handlers.route(&lane.topic).is_some_and(|route| is_idle(&route.plugin)))
+        short.topics.iter().any(|topic| self.handlers.route(topic).is_some_and(|route| is_idle(&route.plugin)))
     }
 
     /// Waits until something may be due, a slot is free, or the poll's time has come.
@@ -411,15 +377,4 @@ impl Relay {
             (Ok(()), calls) => Stopped::Interrupted { calls },
         }
     }
-}
-
-/// The lanes in which keys are a unit of delivery, and of which less was claimed than asked for: and how many.
-fn short_of_keys<'a>(lanes: &'a [Lane], claims: &[Claim]) -> Vec<(&'a Lane, u32)> {
-    let mut claimed: HashMap<&str, u32> = HashMap::new();
-    for claim in claims.iter().filter(|claim| claim.order != Order::None) {
-        *claimed.entry(&claim.message.topic).or_default() += 1;
-    }
-    let by_key = lanes.iter().filter(|lane| lane.order != Order::None);
-    let found = by_key.map(|lane| (lane, claimed.get(lane.topic.as_str()).copied().unwrap_or(0)));
-    found.filter(|(lane, found)| *found < lane.slots).collect()
 }

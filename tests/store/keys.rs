@@ -33,6 +33,7 @@ on_every_store! {
     the_next_of_a_key_has_its_turn_as_soon_as_one_has_ended
     a_message_behind_the_head_of_its_key_may_stay_due
     what_waits_for_a_key_that_rests_is_held
+    a_key_that_may_go_on_is_found_behind_many_that_have_nothing_left
 }
 
 mod databases {
@@ -415,4 +416,28 @@ async fn what_waits_for_a_key_that_rests_is_held(store: TestStore) {
     assert_eq!(store.outbox.arrange(&lanes, Hold::Headless).await.unwrap(), 2);
 
     assert_eq!(store.state_of(waiting[1]).await, State::Held);
+}
+
+/// A relay looks again as long as something was arranged.
+async fn a_key_that_may_go_on_is_found_behind_many_that_have_nothing_left(store: TestStore) {
+    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 1) }];
+    for name in 0..20 {
+        store.publish_keyed(&[&format!("finished {name:02}")]).await;
+    }
+    for claim in store.claim_in_order(20, BLOCK).await {
+        store.settle_one(&claim, Transition::Delivered).await;
+    }
+    store.publish_keyed(&["rested", "rested"]).await;
+    let claims = store.claim_in_order(1, BLOCK).await;
+    deliver_and_rest(&store, &claims[0], Duration::from_secs(1)).await;
+    store.age(MINUTE).await;
+
+    let mut looks = 0;
+    while store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap().is_empty() {
+        assert!(
+            store.outbox.arrange(&lanes, Hold::All).await.unwrap() > 0,
+            "after {looks} looks nothing is left to do"
+        );
+        looks += 1;
+    }
 }

@@ -23,8 +23,8 @@ pub trait OutboxStore: Send + Sync {
 
     /// Prepares a claim of those `lanes` in which keys are a unit of delivery; the others are none of its business. Of each
     /// key it chooses the message whose turn it is, the first in publish order, or so many as the lane allows, and makes of the
-    /// others `held` that are due what `hold` says. Answers how many messages it found a place for: where that is some, another
-    /// look may find more.
+    /// others `held` that are due what `hold` says; keys that have nothing left it forgets. Answers how many messages it found a
+    /// place for and how many keys it forgot: where that is some, another look may find more.
     async fn arrange(&self, lanes: &[Lane], hold: Hold) -> Result<u64, StoreError>;
 
     /// Leases due messages, oldest due first: of each lane at most its slots, of a paused topic none, and none that would
@@ -72,10 +72,9 @@ pub(crate) fn window(lanes: &[&Lane]) -> i64 {
     (8 * slots_max(lanes)).clamp(200, 500)
 }
 
-/// How many free keys of an ordered topic are looked at in one statement: enough for a few claims, and for keys that have nothing
-/// left not to stand before others for long.
+/// How many free keys of an ordered topic go on, or are forgotten, in one statement: enough for a few claims.
 pub(crate) fn keys_max(lanes: &[&Lane]) -> i64 {
-    (4 * slots_max(lanes)).max(1000)
+    4 * slots_max(lanes)
 }
 
 /// The largest lane's slots.

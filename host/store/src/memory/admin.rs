@@ -128,7 +128,7 @@ impl OutboxAdmin for MemoryStore {
         });
         let told = discarded.iter().filter_map(|id| Some((table.key_of_turn(*id)?, Told::frees(*id))));
         let told = told.collect();
-        table.tell_keys(told, &[]);
+        table.tell_keys(told);
         drop(table);
         self.signal.raise();
         Ok(discarded.len() as u64)

@@ -102,9 +102,9 @@ impl Table {
                 continue;
             }
             // One under a lost lease does not wait yet: it is held below, and needs its key.
-            match self.go_on(&name, &[]) {
+            match self.go_on(&name) {
                 true => arranged += 1,
-                false if !names.contains(&name) => drop(self.keys.remove(&name)),
+                false if !names.contains(&name) => arranged += u64::from(self.keys.remove(&name).is_some()),
                 false => {}
             }
         }
@@ -118,9 +118,9 @@ impl Table {
         arranged
     }
 
-    /// Gives the next message of a key its turn, none of those `but`; answers whether there is one.
-    fn go_on(&mut self, name: &KeyName, but: &[MessageId]) -> bool {
-        let Some(first) = self.first_but(name, but) else { return false };
+    /// Gives the next message of a key its turn; answers whether there is one.
+    fn go_on(&mut self, name: &KeyName) -> bool {
+        let Some(first) = self.first_of(name) else { return false };
         if let Some(row) = self.rows.get_mut(&first) {
             row.state = State::Pending;
         }
@@ -152,13 +152,8 @@ impl Table {
 
     /// The first in publish order of those that wait.
     fn first_of(&self, name: &KeyName) -> Option<MessageId> {
-        self.first_but(name, &[])
-    }
-
-    fn first_but(&self, name: &KeyName, but: &[MessageId]) -> Option<MessageId> {
         let of_key = |row: &&Row| row.waits() && row.topic == name.0 && row.key.as_deref() == Some(&name.1);
-        let waiting = self.rows.iter().filter(|(id, row)| of_key(row) && !but.contains(id));
-        waiting.min_by_key(|(id, row)| (row.seq, **id)).map(|(id, _)| *id)
+        self.rows.iter().filter(|(_, row)| of_key(row)).min_by_key(|(id, row)| (row.seq, **id)).map(|(id, _)| *id)
     }
 
     /// Whether an ordered lane may claim it: it has no key, or its turn has come.
@@ -175,9 +170,8 @@ impl Table {
     }
 
     /// Writes what messages tell their keys whose turn it is. One statement may tell of several messages of one key: their parts
-    /// are added up first.
-    /// What the statement settles is not what goes on.
-    pub(super) fn tell_keys(&mut self, told: Vec<(KeyName, Told)>, settled: &[MessageId]) {
+    /// are added up first. Before the messages change: what is settled is not what goes on.
+    pub(super) fn tell_keys(&mut self, told: Vec<(KeyName, Told)>) {
         let now = self.now();
         let mut by_key: BTreeMap<KeyName, Vec<Told>> = BTreeMap::new();
         for (name, told) in told {
@@ -206,7 +200,7 @@ impl Table {
                 (false, None) => key.failures,
             };
             if goes_on {
-                self.go_on(&name, settled);
+                self.go_on(&name);
             }
         }
     }
@@ -258,6 +252,7 @@ impl Table {
             let later = (room > 0 && places.turns.is_empty()).then(|| self.first_of(&name)).flatten();
             if room > 0 && places.turns.is_empty() && later.is_none() && astray.is_empty() {
                 self.keys.remove(&name);
+                arranged += 1;
                 continue;
             }
             let head = key.head_of(&places, later);

@@ -122,7 +122,7 @@ impl MemoryStore {
     fn apply(&self, asked: &[Settlement], changes: Vec<Change>, also: impl Fn(&mut Row)) -> Vec<LeaseStatus> {
         let mut table = self.table();
         let now = table.now();
-        let (mut held, mut told) = (Vec::new(), Vec::new());
+        let (mut held, mut told, mut changed) = (Vec::new(), Vec::new(), Vec::new());
         for change in changes {
             let row = planted!(1..=4, table.held_by_a_wrong_fence(&change), table.held(change.id, change.lease_id));
             if row.is_none() {
@@ -133,6 +133,10 @@ impl MemoryStore {
                 let Change { id, frees_key: frees, in_order, rest_ms, cause, key_failures: failures, .. } = change;
                 told.push((name, Told { id, frees, in_order, rest_ms, cause, failures }));
             }
+            changed.push(change);
+        }
+        table.tell_keys(told);
+        for change in changed {
             let Some(state) = State::parse(change.state) else {
                 table.rows.remove(&change.id);
                 continue;
@@ -153,8 +157,6 @@ impl MemoryStore {
             row.history.push(change.entry.at(now));
             also(row);
         }
-        let settled: Vec<MessageId> = held.iter().map(|(id, _)| *id).collect();
-        table.tell_keys(told, &settled);
         asked
             .iter()
             .map(|one| if held.contains(&(one.id, one.lease_id)) { LeaseStatus::Held } else { LeaseStatus::Lost })

@@ -100,7 +100,7 @@ impl Sqlite {
                     asked.entry(name).or_default();
                 }
 
-                let (mut all_given, mut all_behind) = (Vec::new(), Vec::new());
+                let (mut all_given, mut all_behind, mut forgotten) = (Vec::new(), Vec::new(), 0);
                 for ((topic, key), astray) in asked {
                     let row: Option<KeyRow> = sqlx::query_as(text(&sql.limited_key))
                         .bind(&topic)
@@ -125,7 +125,7 @@ impl Sqlite {
                         later = query.fetch_optional(&mut *transaction).await?;
                         if later.is_none() && astray.is_empty() {
                             let query = sqlx::query(text(&sql.forget_key)).bind(&topic).bind(&key);
-                            query.execute(&mut *transaction).await?;
+                            forgotten += query.execute(&mut *transaction).await?.rows_affected();
                             continue;
                         }
                     }
@@ -141,7 +141,7 @@ impl Sqlite {
                 sqlx::query(text(&sql.let_go)).bind(json!(all_given).to_string()).execute(&mut *transaction).await?;
                 sqlx::query(text(&sql.hold_ids)).bind(json!(all_behind).to_string()).execute(&mut *transaction).await?;
                 transaction.commit().await?;
-                Ok((all_given.len() + all_behind.len()) as u64)
+                Ok((all_given.len() + all_behind.len()) as u64 + forgotten)
             })
         })
         .await

@@ -142,8 +142,6 @@ impl Sqlite {
             Box::pin(async move {
                 let mut transaction = connection.begin_with("begin immediate").await?;
                 let topics = topics.as_str();
-                // Before keys are added: the message of a new one may be under a lost lease, and does not wait before it is held.
-                sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
                 sqlx::query(add_keys).bind(topics).bind(window).execute(&mut *transaction).await?;
                 let ended = sqlx::query(end_turns).bind(topics).bind(window).execute(&mut *transaction).await?;
                 let choose = sqlx::query_scalar(choose_heads).bind(topics).bind(window).bind(keys);
@@ -152,8 +150,11 @@ impl Sqlite {
                 sqlx::query(let_go).bind(json!(heads).to_string()).execute(&mut *transaction).await?;
                 let hold = sqlx::query(hold).bind(topics).bind(window).bind(which == Hold::All);
                 let held = hold.execute(&mut *transaction).await?;
+                // A new key's message may have been under a lost lease, and did not wait before it was held.
+                let forgotten = sqlx::query(forget_keys).bind(topics).bind(keys).execute(&mut *transaction).await?;
                 transaction.commit().await?;
-                Ok(ended.rows_affected() + heads.len() as u64 + held.rows_affected())
+                let places = ended.rows_affected() + heads.len() as u64 + held.rows_affected();
+                Ok(places + forgotten.rows_affected())
             })
         })
         .await

@@ -1,6 +1,6 @@
 -- Chooses whose turn it is in ordered topics, and holds the messages that must wait: $1 topics, $2 how many due messages of each
--- to look at, $3 how many keys of each to go on with, $4 whether to hold those behind the head of their key. Returns how many due messages have a key that is not there yet, and how
--- many messages were held or have their turn.
+-- to look at, $3 how many keys of each to go on with, $4 whether to hold those behind the head of their key. Returns how many due
+-- messages have a key that is not there yet, and how many messages were held or have their turn and keys were forgotten.
 --
 -- Keys are locked first, and then seen as they are now, not as they were when the statement began; messages are locked before
 -- anything is decided about them. Nothing ever waits for a lock, so that nothing can wait in a circle: what is locked is left
@@ -155,6 +155,7 @@ gone as (
             and c.holds = c.holds_seen
             and (c.topic, c.key) not in (select a.topic, a.key from astray as a)
     ))
+    returning k.key
 )
 select
     (
@@ -162,5 +163,5 @@ select
         from astray as a
         where (select k.holds from {keys} as k where k.topic = a.topic and k.key = a.key) is null
     ) as unknown,
-    (select count(*) from next) + (select count(*) from behind) + (select count(*) from chosen where cardinality(chosen.turns) > 0)
-        as arranged
+    (select count(*) from next) + (select count(*) from behind) + (select count(*) from gone)
+        + (select count(*) from chosen where cardinality(chosen.turns) > 0) as arranged

@@ -1,7 +1,7 @@
 -- Chooses whose turn it is in topics where so many messages of a key may be under way at once, and holds the messages that must
 -- wait: $1 topics, $2 so many of each topic's keys, $3 how many due messages of each topic to look at, $4 how many keys of each to
 -- go on with, $5 so many failures in a row of a key's target after which a single call tries it. Returns how many due messages
--- have a key that is not there yet, and how many messages were held or have their turn.
+-- have a key that is not there yet, and how many messages were held or have their turn and keys were forgotten.
 --
 -- Locks and looks as arrange.sql does, and for the same reasons.
 with lane as materialized (
@@ -247,6 +247,7 @@ gone as (
             and (a.topic, a.key) not in (select w.topic, w.key from wanted as w)
             and (a.topic, a.key) not in (select s.topic, s.key from astray as s)
     ))
+    returning k.key
 )
 select
     (
@@ -254,4 +255,4 @@ select
         from astray as a
         where (select k.holds from {keys} as k where k.topic = a.topic and k.key = a.key) is null
     ) as unknown,
-    (select count(*) from next) + (select count(*) from behind) as arranged
+    (select count(*) from next) + (select count(*) from behind) + (select count(*) from gone) as arranged

@@ -313,6 +313,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn nothing_waits_while_all_places_are_taken() {
+        let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 2 * BUSY, alarms());
+        hand_over(&settler, BUSY, Haste::None).await;
+        let begun = Instant::now();
+        tokio::spawn(settle_loop.run());
+        tokio::task::yield_now().await;
+
+        hand_over(&settler, BUSY, Haste::None).await;
+        settler.wait_until_written().await;
+
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn enough_end_the_wait_and_one_less_does_not() {
         let came_meanwhile = async |more: usize| {
             let (settler, settle_loop) = Settler::new(Arc::new(MemoryStore::default()), 1000, alarms());

@@ -30,10 +30,6 @@ on_every_store! {
     a_topic_may_cease_to_be_ordered_and_be_so_again_while_a_message_is_under_way
     a_key_with_nothing_left_is_forgotten
     many_messages_of_one_key_are_out_of_the_way_of_the_others
-    the_next_of_a_key_has_its_turn_as_soon_as_one_has_ended
-    a_message_behind_the_head_of_its_key_may_stay_due
-    what_waits_for_a_key_that_rests_is_held
-    a_key_that_may_go_on_is_found_behind_many_that_have_nothing_left
 }
 
 mod databases {
@@ -158,7 +154,7 @@ async fn a_held_message_is_not_due_but_its_free_key_is(store: TestStore) {
 }
 
 /// Settles as delivered; the key rests.
-async fn deliver_and_rest(store: &TestStore, claim: &Claim, rest: Duration) {
+pub async fn deliver_and_rest(store: &TestStore, claim: &Claim, rest: Duration) {
     let rest = Rest { time: rest, cause: Some(RestCause::Plugin), failures: Some(0) };
     let settled = Settlement { rest, ..settlement(claim, Transition::Delivered) };
     assert_eq!(store.outbox.settle(&[settled]).await.unwrap(), [LeaseStatus::Held]);
@@ -370,74 +366,4 @@ async fn a_deleted_success_lets_its_key_go_on(store: TestStore) {
 
     assert_eq!(ids(&store.claim_in_order(9, BLOCK).await), [published[1]]);
     assert!(store.admin.show(published[0]).await.unwrap().is_none());
-}
-
-/// As a relay does that still knows of others it can claim.
-async fn the_next_of_a_key_has_its_turn_as_soon_as_one_has_ended(store: TestStore) {
-    let published = store.publish_keyed(&["a", "a", "a", "b", "b"]).await;
-    let claims = store.claim_in_order(9, BLOCK).await;
-    assert_eq!(store.state_of(published[1]).await, State::Held);
-    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
-    let claim = async || store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
-
-    store.settle_one(&claims[0], Transition::Delivered).await;
-    assert_eq!(store.state_of(published[1]).await, State::Pending);
-    let next = claim().await;
-    assert_eq!(ids(&next), [published[1]], "nobody had to look for it");
-
-    store.settle_one(&next[0], retry(Duration::ZERO)).await;
-    store.settle_one(&claims[1], dead()).await;
-    assert_eq!(ids(&claim().await), [published[1]], "it keeps its turn, and a dead one blocks its key");
-}
-
-async fn a_message_behind_the_head_of_its_key_may_stay_due(store: TestStore) {
-    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
-    let published = store.publish_keyed(&["a"; 3]).await;
-
-    assert_eq!(store.outbox.arrange(&lanes, Hold::Headless).await.unwrap(), 1);
-
-    assert_eq!(store.state_of(published[1]).await, State::Pending);
-    let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
-    assert_eq!(ids(&claims), [published[0]], "what stays due is not claimed before its turn");
-    store.settle_one(&claims[0], Transition::Delivered).await;
-    let claims = store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap();
-    assert_eq!(ids(&claims), [published[1]]);
-    assert_eq!(store.outbox.arrange(&lanes, Hold::All).await.unwrap(), 1);
-    assert_eq!(store.state_of(published[2]).await, State::Held);
-}
-
-async fn what_waits_for_a_key_that_rests_is_held(store: TestStore) {
-    store.publish_keyed(&["a"]).await;
-    let claims = store.claim_in_order(9, BLOCK).await;
-    deliver_and_rest(&store, &claims[0], MINUTE).await;
-    let waiting = store.publish_keyed(&["a", "a"]).await;
-    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 9) }];
-
-    assert_eq!(store.outbox.arrange(&lanes, Hold::Headless).await.unwrap(), 2);
-
-    assert_eq!(store.state_of(waiting[1]).await, State::Held);
-}
-
-/// A relay looks again as long as something was arranged.
-async fn a_key_that_may_go_on_is_found_behind_many_that_have_nothing_left(store: TestStore) {
-    let lanes = [Lane { order: BLOCK, ..lane(TOPIC, 1) }];
-    for name in 0..20 {
-        store.publish_keyed(&[&format!("finished {name:02}")]).await;
-    }
-    for claim in store.claim_in_order(20, BLOCK).await {
-        store.settle_one(&claim, Transition::Delivered).await;
-    }
-    store.publish_keyed(&["rested", "rested"]).await;
-    let claims = store.claim_in_order(1, BLOCK).await;
-    deliver_and_rest(&store, &claims[0], Duration::from_secs(1)).await;
-    store.age(MINUTE).await;
-
-    let mut looks = 0;
-    while store.outbox.claim(&lanes, LEASE, LAPSES_MAX).await.unwrap().is_empty() {
-        assert!(
-            store.outbox.arrange(&lanes, Hold::All).await.unwrap() > 0,
-            "after {looks} looks nothing is left to do"
-        );
-        looks += 1;
-    }
 }

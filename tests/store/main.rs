@@ -66,6 +66,8 @@ mod settle;
 mod sqlite_calls;
 /// Every operation disturbed at each of its steps.
 mod sweep;
+/// When the next of an ordered key has its turn.
+mod turns;
 /// What died is vacuumed.
 mod vacuum;
 /// Waking a relay that sleeps.

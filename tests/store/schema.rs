@@ -172,6 +172,20 @@ async fn a_migration_lets_relays_go_on_that_hold_what_it_waits_for() {
     }
 }
 
+/// Otherwise each new head would be written into it.
+#[tokio::test]
+async fn no_index_of_the_keys_speaks_of_their_heads() {
+    let store = TestStore::postgres().await;
+    back_to_version_2(&store).await;
+    let count = "select count(*) from pg_indexes where tablename = 'outbox_keys' and indexdef like '%head%'";
+    let mut connection = store.postgres_connection().await;
+    assert_eq!(sqlx::query_scalar::<_, i64>(count).fetch_one(&mut connection).await.unwrap(), 1);
+
+    migrate(&store.options).await.unwrap();
+
+    assert_eq!(sqlx::query_scalar::<_, i64>(count).fetch_one(&mut connection).await.unwrap(), 0);
+}
+
 #[tokio::test]
 async fn a_migration_takes_the_index_that_was_made_beforehand() {
     let store = TestStore::postgres().await;

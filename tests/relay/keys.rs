@@ -154,7 +154,8 @@ fn the_commands_of_the_page_run() {
 fn every_test_that_the_page_names_exists() {
     let root = outboxd_test_support::repository();
     let page = std::fs::read_to_string(root.join("docs/keys.md")).expect("the page").replace("```", "");
-    let is_unit_test = |file: &str| ["lanes", "metrics::", "plugin::"].iter().any(|module| file.starts_with(module));
+    let is_unit_test =
+        |file: &str| ["lanes", "turns", "metrics::", "plugin::"].iter().any(|module| file.starts_with(module));
     let named = page.split('`').skip(1).step_by(2).filter_map(|name| {
         let (file, test) = name.rsplit_once("::")?;
         let path = match file.strip_prefix("core::") {
